@@ -1,0 +1,45 @@
+"""A GGUF opened for use: the file, its tokenizer, its chat template, the embedded example."""
+
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+
+from mlxtrain.data.chat import ChatTemplate
+from mlxtrain.errors import UserError
+from mlxtrain.gguf.reader import GGUF
+from mlxtrain.tokenizer import Tokenizer, load_tokenizer
+
+
+def embedded(name: str) -> Path:
+    """A file that ships in the package: default.gguf or default_chats.jsonl (tools/make_default_model.py makes both)."""
+    return Path(str(resources.files("mlxtrain") / "assets" / name))
+
+
+class Base:
+    """A model file and what its metadata gives. Raises UserError as the reader, tokenizer and template do."""
+
+    def __init__(self, path: str | Path, chat_template: Path | None = None):
+        self.gguf = GGUF(path)
+        self._template_path = chat_template
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.gguf.metadata, str(self.gguf.path))
+
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        """The chat template: the file's own unless another was given; None where there is none."""
+        if self._template_path is not None:
+            try:
+                source, path = self._template_path.read_text(encoding="utf-8"), str(self._template_path)
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"{self._template_path}: the chat template cannot be read ({error})") from None
+        else:
+            source, path = self.gguf.key("tokenizer.chat_template", str, ""), str(self.gguf.path)
+        if not source:
+            return None
+        bos, eos = (
+            "" if token is None else self.tokenizer.token_text(token)
+            for token in (self.tokenizer.bos_id, self.tokenizer.eos_id)
+        )
+        return ChatTemplate(source, bos=bos, eos=eos, path=path)

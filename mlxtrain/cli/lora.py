@@ -1,0 +1,47 @@
+"""mlxtrain lora"""
+
+from typing import Any
+
+import click
+
+from mlxtrain.cli import print_json
+from mlxtrain.cli.options import config_flags, given, json_option
+from mlxtrain.config import LoraConfig
+
+
+@click.command("lora")
+@config_flags(LoraConfig)
+@click.option(
+    "--resume", is_flag=True, help="go on with the run in --out (default: the newest) from its last checkpoint"
+)
+@click.option("--prompt", help="answer this before and after training")
+@json_option
+def command(resume: bool, prompt: str | None, as_json: bool, **values: Any) -> int:
+    """Train a LoRA adapter on a GGUF model; llama.cpp loads the result on the very same file.
+
+    With neither --gguf nor --data it runs on a small embedded model and chats, so that the whole path can be seen.
+    """
+    from mlxtrain.recipes.run_lora import run_lora
+
+    outcome = run_lora(given(values), resume, prompt, say=lambda text: click.echo(text, err=as_json))
+    if as_json:
+        print_json(
+            {
+                "adapter": str(outcome.adapter),
+                "step": outcome.step,
+                "held_out": outcome.held_out,
+                "first_loss": outcome.first_loss,
+                "last_loss": outcome.last_loss,
+                "peak_memory": outcome.peak_memory,
+            }
+        )
+        return outcome.exit_code
+    losses = [outcome.held_out[step] for step in sorted(outcome.held_out)]
+    if len(losses) > 1:
+        click.echo(f"held-out loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+    if outcome.exit_code:
+        click.echo(
+            f"stopped at step {outcome.step} of {outcome.steps}; go on: mlxtrain lora --resume --out {outcome.directory}"
+        )
+    click.echo(f"adapter: {outcome.adapter}")
+    return outcome.exit_code

@@ -1,0 +1,46 @@
+"""A prompt to streamed text: as a chat where the model has a template, else continued as it is."""
+
+import codecs
+from collections.abc import Iterator
+from itertools import islice
+
+from mlxtrain.base import Base
+from mlxtrain.data.examples import encode_rendered
+from mlxtrain.engine.generate import Generator, Sampling
+from mlxtrain.errors import UserError
+
+
+def prompt_ids(base: Base, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]:
+    """Tokens of a prompt. `raw` continues the text itself. UserError where nothing is left to continue."""
+    if raw or base.template is None:
+        ids = base.tokenizer.encode(prompt)
+    else:
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
+        try:
+            text = base.template.render(messages, prompt=True)
+        except ValueError as error:
+            raise UserError(f"{base.gguf.path}: {error}; continue the text itself by --raw") from None
+        ids = encode_rendered(base.tokenizer, text)[0]
+    if not ids:
+        raise UserError("--prompt: is empty, and the model has no token to begin a text with; give some text")
+    return ids
+
+
+def stream(
+    generator: Generator, base: Base, ids: list[int], sampling: Sampling, max_tokens: int
+) -> Iterator[tuple[int, str]]:
+    """Tokens and the text each completes, until the model ends its turn or `max_tokens`; bytes of a character that is not
+    whole yet wait for the rest."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for token in islice(generator.tokens(ids, sampling), max_tokens):
+        if token in base.tokenizer.eog_ids:
+            break
+        yield token, decoder.decode(base.tokenizer.token_bytes(token))
+    yield -1, decoder.decode(b"", final=True)
+
+
+def reply(generator: Generator, base: Base, prompt: str, sampling: Sampling, max_tokens: int) -> Iterator[str]:
+    """The text of an answer, in pieces."""
+    for _, text in stream(generator, base, prompt_ids(base, prompt), sampling, max_tokens):
+        yield text

@@ -1,0 +1,3 @@
+"""The version, apart, so that packaging can read it without importing anything."""
+
+__version__ = "0.1.0"
