@@ -11,7 +11,8 @@ from mlxtrain.tokenizer import Tokenizer, load_tokenizer
 
 
 def embedded(name: str) -> Path:
-    """A file that ships in the package: default.gguf or default_chats.jsonl (tools/make_default_model.py makes both)."""
+    """A file that ships in the package: default.gguf or default_chats.jsonl (tools/make_default_model.py makes
+    both)."""
     return Path(str(resources.files("mlxtrain") / "assets" / name))
 
 

@@ -1,9 +1,10 @@
 """A fast BLAS for MLX on Linux, from the NumPy that is already installed.
 
-The Linux wheel of MLX links the reference BLAS (1.5 GFLOP/s on two cores); NumPy's wheel carries an OpenBLAS (over 100),
-but with prefixed names and 64-bit integers. `use_numpy_blas` puts a `cblas_sgemm` and a `cblas_dgemm` into the process's
-global symbol scope that widen the integers and jump to NumPy's. The dynamic linker finds them first when MLX is imported
-afterwards. The shim is a shared object of one page, assembled here and loaded from memory: no compiler, no file.
+The Linux wheel of MLX links the reference BLAS (1.5 GFLOP/s on two cores); NumPy's wheel carries an OpenBLAS (over
+100), but with prefixed names and 64-bit integers. `use_numpy_blas` puts a `cblas_sgemm` and a `cblas_dgemm` into the
+process's global symbol scope that widen the integers and jump to NumPy's. The dynamic linker finds them first when MLX
+is imported afterwards. The shim is a shared object of one page, assembled here and loaded from memory: no compiler, no
+file.
 
 ELF layout: System V gABI, chapters 4 and 5. Calling conventions: System V x86-64 psABI 3.2.3, AAPCS64 6.8.2.
 """

@@ -20,7 +20,8 @@ def fsync_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`. Leaving normally makes it durable and renames it to `path`; an exception removes it."""
+    """A temporary path beside `path`. Leaving normally makes it durable and renames it to `path`; an exception removes
+    it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -58,7 +59,8 @@ def cache_directory() -> Path:
 
 
 def cached_sha256(paths: Sequence[Path]) -> str:
-    """As `sha256`, remembered by path, size and modification time. A cache that cannot be read or written is done without."""
+    """As `sha256`, remembered by path, size and modification time. A cache that cannot be read or written is done
+    without."""
     stats = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
     key, store = json.dumps(stats), cache_directory() / "sha256.json"
     known: dict[str, str] = {}

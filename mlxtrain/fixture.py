@@ -1,4 +1,5 @@
-"""A fixture owns what changes from step to step: the inputs and the hyper-parameter row. The engine knows no schedule."""
+"""A fixture owns what changes from step to step: the inputs and the hyper-parameter row. The engine knows no
+schedule."""
 
 from dataclasses import dataclass
 from typing import Protocol

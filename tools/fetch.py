@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from mlxtrain.files import cache_directory, replacing, sha256
@@ -62,8 +63,8 @@ def chitchat() -> Path:
 
 
 def chitchat_jsonl() -> Path:
-    """Conversations of two people with at least four turns; the first to speak is the user. What one person writes in a row
-    is one turn."""
+    """Conversations of two people with at least four turns; the first to speak is the user. What one person writes in a
+    row is one turn."""
     target = cache_directory() / "data" / "chitchat.jsonl"
     if not target.exists():
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -73,7 +74,7 @@ def chitchat_jsonl() -> Path:
                 ]
                 turns = [(sender, text.strip()) for sender, text in turns if text.strip()]
                 senders = [sender for sender, _ in turns]
-                alternate = all(a != b for a, b in zip(senders, senders[1:], strict=False))
+                alternate = all(a != b for a, b in pairwise(senders))
                 if len(turns) < 4 or len(set(senders)) != 2 or not alternate:
                     continue
                 roles = {senders[0]: "user", senders[1]: "assistant"}

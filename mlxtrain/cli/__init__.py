@@ -12,6 +12,7 @@ from mlxtrain.errors import RunError, UserError
 
 COMMANDS = {
     "lora": ("mlxtrain.cli.lora", "Train a LoRA adapter on a GGUF; alone, on a small embedded example."),
+    "run": ("mlxtrain.cli.run", "Run a recipe from a TOML file."),
     "generate": ("mlxtrain.cli.generate", "Continue a prompt, with or without an adapter."),
     "eval": ("mlxtrain.cli.evaluate", "Loss and perplexity of a text or JSONL, with or without an adapter."),
     "tokenize": ("mlxtrain.cli.tokenize", "Token ids of a text or JSONL, as llama.cpp has them."),
@@ -50,7 +51,8 @@ def print_json(value: Any) -> None:
 
 
 def main() -> None:
-    """Entry point: errors made for people are one line; exit codes are 0 done, 1 failed, 2 wrong input, 128+n signal n."""
+    """Entry point: errors made for people are one line; exit codes are 0 done, 1 failed, 2 wrong input, 128+n signal
+    n."""
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except (UserError, RunError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from mlxtrain.cli import print_json
-from mlxtrain.cli.options import adapter_option, dtype_option, gguf_option, json_option, template_option
+from mlxtrain.cli.options import adapter_option, dtype_option, gguf_option, json_option, template_option, warn_if_slow
 
 
 @click.command("eval")
@@ -48,6 +48,7 @@ def command(
     """
     from mlxtrain.recipes.score import score
 
+    warn_if_slow()
     result, report = score(
         gguf,
         data,

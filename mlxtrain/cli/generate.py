@@ -6,7 +6,7 @@ from time import perf_counter
 import click
 
 from mlxtrain.cli import print_json
-from mlxtrain.cli.options import adapter_option, dtype_option, gguf_option, json_option, template_option
+from mlxtrain.cli.options import adapter_option, dtype_option, gguf_option, json_option, template_option, warn_if_slow
 
 
 @click.command("generate")
@@ -46,6 +46,7 @@ def command(
     from mlxtrain.recipes.reply import prompt_ids, stream
     from mlxtrain.recipes.served import served_generator
 
+    warn_if_slow()
     base = Base(gguf, chat_template)
     generator = served_generator(base, adapter, dtype)
     ids = prompt_ids(base, prompt, raw=raw, system=system)

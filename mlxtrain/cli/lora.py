@@ -1,12 +1,16 @@
 """mlxtrain lora"""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlxtrain.cli import print_json
-from mlxtrain.cli.options import config_flags, given, json_option
+from mlxtrain.cli.options import config_flags, given, json_option, warn_if_slow
 from mlxtrain.config import LoraConfig
+
+if TYPE_CHECKING:
+    from mlxtrain.recipes.run_lora import Outcome
 
 
 @click.command("lora")
@@ -23,25 +27,30 @@ def command(resume: bool, prompt: str | None, as_json: bool, **values: Any) -> i
     """
     from mlxtrain.recipes.run_lora import run_lora
 
+    warn_if_slow()
     outcome = run_lora(given(values), resume, prompt, say=lambda text: click.echo(text, err=as_json))
-    if as_json:
+    return print_outcome(outcome, print_json if as_json else None)
+
+
+def print_outcome(outcome: "Outcome", print_json: Callable[[Any], None] | None) -> int:
+    """Tell what a run came to; returns its exit code."""
+    losses = [outcome.held_out[step] for step in sorted(outcome.held_out)]
+    if print_json is not None:
         print_json(
             {
                 "adapter": str(outcome.adapter),
                 "step": outcome.step,
-                "held_out": outcome.held_out,
                 "first_loss": outcome.first_loss,
                 "last_loss": outcome.last_loss,
+                "held_out": outcome.held_out,
                 "peak_memory": outcome.peak_memory,
             }
         )
         return outcome.exit_code
-    losses = [outcome.held_out[step] for step in sorted(outcome.held_out)]
     if len(losses) > 1:
         click.echo(f"held-out loss {losses[0]:.4f} -> {losses[-1]:.4f}")
     if outcome.exit_code:
-        click.echo(
-            f"stopped at step {outcome.step} of {outcome.steps}; go on: mlxtrain lora --resume --out {outcome.directory}"
-        )
+        click.echo(f"stopped at step {outcome.step} of {outcome.steps}")
+        click.echo(f"go on: mlxtrain lora --resume --out {outcome.directory}")
     click.echo(f"adapter: {outcome.adapter}")
     return outcome.exit_code

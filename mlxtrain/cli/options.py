@@ -11,8 +11,8 @@ from mlxtrain.config import field_types, flag
 
 
 def config_flags(cls: type) -> Callable:
-    """Add a flag for each field. A flag that is not given stays out of the keyword arguments' values (it is None), so that
-    the dataclass alone knows the defaults."""
+    """Add a flag for each field. A flag that is not given stays out of the keyword arguments' values (it is None), so
+    that the dataclass alone knows the defaults."""
 
     def add(function: Callable) -> Callable:
         kinds = field_types(cls)
@@ -55,3 +55,13 @@ dtype_option = click.option(
     default="auto",
     help="activations: auto is bf16 on a GPU and fp32 on the CPU",
 )
+
+
+def warn_if_slow() -> None:
+    """One line where the CPU's matrix products are MLX's own slow ones."""
+    import mlx.core as mx
+
+    from mlxtrain import blas_status
+
+    if not blas_status.fast and mx.default_device().type == mx.DeviceType.cpu:
+        click.echo(f"slow: {blas_status.detail}", err=True)

@@ -13,8 +13,8 @@ _SPLIT_STREAM, _ORDER_STREAM = 1, 2
 
 
 def split(examples: Sequence[Example], held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Training rows and held-out rows, each in the order of the file. The choice depends on the seed and the number of rows,
-    never on what training draws."""
+    """Training rows and held-out rows, each in the order of the file. The choice depends on the seed and the number of
+    rows, never on what training draws."""
     if held_out >= len(examples):
         raise UserError(
             f"{len(examples)} usable rows, of which {held_out} would be held out; add rows or lower --val-rows"

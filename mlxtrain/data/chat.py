@@ -1,4 +1,5 @@
-"""Chat templates: the model's own Jinja text, rendered in a sandbox, and where each assistant turn stands in the result."""
+"""Chat templates: the model's own Jinja text, rendered in a sandbox, and where each assistant turn stands in the
+result."""
 
 import json
 import re
@@ -61,8 +62,8 @@ class ChatTemplate:
     def render_turns(self, messages: Sequence[Mapping[str, Any]], **extra: Any) -> tuple[str, list[Span]]:
         """The conversation as text, and the character span of every assistant turn's content in it, in order.
 
-        The turns are found by rendering once more with a mark in place of each: what surrounds the marks must surround the
-        turns. White space that the template trims off a turn is no part of its span. Raises RewrittenTurn where the
+        The turns are found by rendering once more with a mark in place of each: what surrounds the marks must surround
+        the turns. White space that the template trims off a turn is no part of its span. Raises RewrittenTurn where the
         template shows a turn otherwise than written, ValueError where it refuses the conversation.
         """
         text = self.render(messages, **extra)

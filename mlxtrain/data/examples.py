@@ -1,4 +1,5 @@
-"""Rows to tokens: which of them are targets, and windows of T+1 so that each position's target is the token after it."""
+"""Rows to tokens: which of them are targets, and windows of T+1 so that each position's target is the token after
+it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -133,8 +134,8 @@ class Encoder:
 
 
 def encode_rendered(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[int]]:
-    """Tokens and byte offsets of a rendered chat: special tokens are parsed, and the beginning token, which many templates
-    write themselves, is added only where they did not."""
+    """Tokens and byte offsets of a rendered chat: special tokens are parsed, and the beginning token, which many
+    templates write themselves, is added only where they did not."""
     ids, starts = tokenizer.encode_with_offsets(text, parse_special=True, add_special=False)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids, starts = [tokenizer.bos_id, *ids], [0, *starts]

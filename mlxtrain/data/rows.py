@@ -105,7 +105,7 @@ def _parse(path: Path, number: int, line: bytes) -> Row:
 def _check_text(row: Row, key: str) -> None:
     value = row.value.get(key)
     if not isinstance(value, str):
-        found = "missing" if key not in row.value else f"a {type(value).__name__}"
+        found = "missing" if key not in row.value else f"of type {type(value).__name__}"
         raise row.fault(f"key {key!r} is {found}, expected a string")
     _check_surrogates(row, key, value)
 
@@ -126,6 +126,7 @@ def _check_messages(row: Row) -> None:
             raise row.fault(f"{where} lacks 'role' or 'content'")
         if message["role"] not in ROLES:
             raise row.fault(f"{where} has role {message['role']!r}, expected one of {', '.join(ROLES)}")
-        if not isinstance(message["content"], str):
-            raise row.fault(f"{where}: 'content' is a {type(message['content']).__name__}, expected a string")
-        _check_surrogates(row, where, message["content"])
+        content = message["content"]
+        if not isinstance(content, str):
+            raise row.fault(f"{where}: 'content' is of type {type(content).__name__}, expected a string")
+        _check_surrogates(row, where, content)

@@ -12,8 +12,8 @@ from mlxtrain.engine.labels import UNLABELLED
 class Batch:
     """Rows of tokens with their positions and next-token labels, each int32 (B, T).
 
-    `labels[b, t]` is the token after `ids[b, t]`, or UNLABELLED. Padding stands at the end of a row and is never labelled,
-    so causal attention keeps it from every real token. `rows` says which rows of the data these are.
+    `labels[b, t]` is the token after `ids[b, t]`, or UNLABELLED. Padding stands at the end of a row and is never
+    labelled, so causal attention keeps it from every real token. `rows` says which rows of the data these are.
     """
 
     ids: np.ndarray
@@ -28,7 +28,8 @@ class Batch:
 
 
 def pad_batch(windows: Sequence[tuple[np.ndarray, np.ndarray]], multiple: int, rows: Sequence[int] = ()) -> Batch:
-    """Windows of (ids T, labels T), padded on the right to one width, a multiple of `multiple`, so that few shapes occur."""
+    """Windows of (ids T, labels T), padded on the right to one width, a multiple of `multiple`, so that few shapes
+    occur."""
     width = -(-max(len(ids) for ids, _ in windows) // multiple) * multiple
     ids = np.zeros((len(windows), width), np.int32)
     labels = np.full((len(windows), width), UNLABELLED, np.int32)

@@ -18,7 +18,8 @@ _PREFILL = 512  # prompt tokens run at once
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """`temperature` 0 takes the likeliest token. `top_p` keeps the likeliest tokens that reach this probability together."""
+    """`temperature` 0 takes the likeliest token. `top_p` keeps the likeliest tokens that reach this probability
+    together."""
 
     temperature: float = 0.0
     top_p: float = 1.0

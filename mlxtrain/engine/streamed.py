@@ -1,8 +1,9 @@
 """The decoder run layer by layer: one layer dense at a time, forward and backward.
 
 Each layer's forward, and its gradient, is a baked function of its own that takes the mapped blocks and decodes them
-inside; layers of one kind share it. Only the inputs of the layers are kept for the backward pass, which decodes again and
-recomputes the layer. So memory does not grow with the model's depth beyond those inputs, nor compile time with depth.
+inside; layers of one kind share it. Only the inputs of the layers are kept for the backward pass, which decodes again
+and recomputes the layer. So memory does not grow with the model's depth beyond those inputs, nor compile time with
+depth.
 """
 
 from collections.abc import Sequence
@@ -209,8 +210,8 @@ class StreamedDecoder:
 
 
 def _labelled_chunks(labels_BT: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Flat positions and labels of the labelled rows, in chunks of at most HEAD_ROWS. A chunk is filled up to a multiple of
-    32 with unlabelled rows, so that few shapes occur."""
+    """Flat positions and labels of the labelled rows, in chunks of at most HEAD_ROWS. A chunk is filled up to a
+    multiple of 32 with unlabelled rows, so that few shapes occur."""
     flat = labels_BT.reshape(-1)
     index = np.flatnonzero(flat != UNLABELLED)
     chunks = []

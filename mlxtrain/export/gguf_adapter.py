@@ -59,7 +59,8 @@ def write_adapter(
 def read_adapter(path: str | Path, base: GGUF) -> LoadedAdapter:
     """Read a LoRA adapter for `base`, whoever wrote it.
 
-    Raises UserError for a file that is no LoRA adapter, is for another architecture, or does not fit the base's tensors.
+    Raises UserError for a file that is no LoRA adapter, is for another architecture, or does not fit the base's
+    tensors.
     """
     file = GGUF(path)
     kind = file.key("adapter.type", str, "missing")

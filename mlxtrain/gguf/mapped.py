@@ -1,7 +1,8 @@
 """Tensors of a mapped GGUF as MLX arrays: without a copy on Metal, as a short-lived copy elsewhere.
 
-Since MLX 0.32.1 `mx.asarray` adopts page-aligned host memory on Metal. So a tensor is imported as the window of its file
-that begins on a page boundary, then sliced. Elsewhere the same calls copy the window, and the caller lets go after use.
+Since MLX 0.32.1 `mx.asarray` adopts page-aligned host memory on Metal. So a tensor is imported as the window of its
+file that begins on a page boundary, then sliced. Elsewhere the same calls copy the window, and the caller lets go after
+use.
 """
 
 import mmap
@@ -23,9 +24,9 @@ def _unit(*sizes: int) -> int:
 def blocks(tensor: Tensor) -> mx.array:
     """The tensor's blocks as they lie in the file: uint8, shape (rows, bytes per row).
 
-    On Metal the array is the file's own pages, which are mapped read-only: keep a reference to it for as long as anything
-    computed from it is not evaluated, so that MLX never takes its buffer for a result. Raises UserError for a tensor of
-    16 GiB or more.
+    On Metal the array is the file's own pages, which are mapped read-only: keep a reference to it for as long as
+    anything computed from it is not evaluated, so that MLX never takes its buffer for a result. Raises UserError for a
+    tensor of 16 GiB or more.
     """
     rows, row_bytes = tensor.raw.shape
     window_start = tensor.offset // mmap.PAGESIZE * mmap.PAGESIZE

@@ -1,13 +1,14 @@
 """GGUF reader: the file is mapped read-only and nothing in it is trusted before it is checked.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (v2 and v3, little-endian). Opening walks the header once
-and decodes no array; metadata arrays are decoded when asked for. Tensor bytes are views into the map.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (v2 and v3, little-endian). Opening walks the header
+once and decodes no array; metadata arrays are decoded when asked for. Tensor bytes are views into the map.
 """
 
 import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,8 @@ class Metadata(Mapping[str, Any]):
 
 
 def _map(path: Path) -> np.ndarray:
-    """The whole file as read-only shared pages. (A private writable map makes the kernel keep a hidden copy on macOS.)"""
+    """The whole file as read-only shared pages. (A private writable map makes the kernel keep a hidden copy on
+    macOS.)"""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected a GGUF file")
     try:
@@ -261,7 +263,7 @@ def _place(cursor: _Cursor, buffer: np.ndarray, entries: list, data_start: int, 
             name=name, type=block, shape=shape, offset=offset, nbytes=nbytes, path=cursor.path, map=buffer
         )
     ordered = sorted(tensors.values(), key=lambda t: t.offset)
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in pairwise(ordered):
         if before.offset + before.nbytes > after.offset:
             raise cursor.fail(f"tensors {before.name!r} and {after.name!r} overlap at byte {after.offset}")
     return tensors
@@ -288,7 +290,8 @@ def _shard_paths(path: Path, metadata: Metadata) -> list[Path]:
 
 
 class GGUF:
-    """A checked GGUF model: `metadata`, `tensors` by name in file order, `paths` (several for a split model), `version`.
+    """A checked GGUF model: `metadata`, `tensors` by name in file order, `paths` (several for a split model),
+    `version`.
 
     Raises UserError for anything that is missing, truncated, malformed, out of bounds or inconsistent.
     """
@@ -330,7 +333,8 @@ class GGUF:
         return self.key("general.architecture", str)
 
     def key(self, name: str, kind: type, default: Any = ...) -> Any:
-        """A metadata value of the given type; UserError where it is missing (and no default is given) or of another type."""
+        """A metadata value of the given type; UserError where it is missing (and no default is given) or of another
+        type."""
         if name not in self.metadata:
             if default is not ...:
                 return default

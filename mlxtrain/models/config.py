@@ -204,7 +204,8 @@ def _ropes(gguf: GGUF, arch: Architecture, head_dim: int, context: int, slides: 
 
 
 def _rope_factors(gguf: GGUF, seq_len: int | None) -> str | None:
-    """The tensor that divides the rotary frequencies. llama.cpp takes the long factors for a context beyond the original."""
+    """The tensor that divides the rotary frequencies. llama.cpp takes the long factors for a context beyond the
+    original."""
     if "rope_freqs.weight" in gguf.tensors:
         return "rope_freqs.weight"
     name = gguf.architecture

@@ -130,7 +130,8 @@ def adapter(
 ) -> Adapter:
     """The adapter of one layer, from (A, B) by projection name. Computes in the dtype of the activations.
 
-    With `dropout`, elements of the adapter's input (never of the base's) are dropped by `key`, the same for the same key.
+    With `dropout`, elements of the adapter's input (never of the base's) are dropped by `key`, the same for the same
+    key.
     """
     if not params:
         return no_adapter

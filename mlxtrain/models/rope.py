@@ -1,7 +1,8 @@
-"""Rotary position embedding as llama.cpp computes it: linear, YaRN and LongRoPE scaling, per-dimension frequency factors.
+"""Rotary position embedding as llama.cpp computes it: linear, YaRN and LongRoPE scaling, per-dimension frequency
+factors.
 
-RoPE: Su et al. 2021 (arXiv 2104.09864). YaRN: Peng et al. 2023 (arXiv 2309.00071). The ramp and the magnitude are those of
-ggml's `rope_yarn`, since the adapter is served there.
+RoPE: Su et al. 2021 (arXiv 2104.09864). YaRN: Peng et al. 2023 (arXiv 2309.00071). The ramp and the magnitude are those
+of ggml's `rope_yarn`, since the adapter is served there.
 """
 
 import math

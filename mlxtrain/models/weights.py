@@ -1,6 +1,7 @@
 """Which tensors a decoder layer is made of: looked up, shape-checked, and described by a hashable `LayerSpec`.
 
-Every `blk.N.*` tensor of the file must be known: a tensor ignored in silence would be another model than the one served.
+Every `blk.N.*` tensor of the file must be known: a tensor ignored in silence would be another model than the one
+served.
 """
 
 import re
@@ -94,8 +95,8 @@ def _check(gguf: GGUF, name: str, shape: tuple[int, ...]) -> None:
 
 
 def layer_specs(gguf: GGUF, config: DecoderConfig) -> list[LayerSpec]:
-    """Describe and check every tensor of the model. Raises UserError for one that is missing, misshapen, of a block type
-    without a codec, or unknown to this architecture."""
+    """Describe and check every tensor of the model. Raises UserError for one that is missing, misshapen, of a block
+    type without a codec, or unknown to this architecture."""
     found: list[set[str]] = [set() for _ in range(config.layers)]
     for name in gguf.tensors:
         match = _LAYER.match(name)

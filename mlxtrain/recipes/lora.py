@@ -28,7 +28,8 @@ _DROPOUT_STREAM = 3
 
 
 def compute_dtype(name: str) -> mx.Dtype:
-    """The dtype of activations: bf16 on a GPU and fp32 on the CPU, where half-precision products are 50 times slower."""
+    """The dtype of activations: bf16 on a GPU and fp32 on the CPU, where half-precision products are 50 times
+    slower."""
     if name == "auto":
         name = "bf16" if mx.default_device().type == mx.DeviceType.gpu else "f32"
     return {"f32": mx.float32, "f16": mx.float16, "bf16": mx.bfloat16}[name]

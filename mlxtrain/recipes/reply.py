@@ -30,8 +30,8 @@ def prompt_ids(base: Base, prompt: str, *, raw: bool = False, system: str | None
 def stream(
     generator: Generator, base: Base, ids: list[int], sampling: Sampling, max_tokens: int
 ) -> Iterator[tuple[int, str]]:
-    """Tokens and the text each completes, until the model ends its turn or `max_tokens`; bytes of a character that is not
-    whole yet wait for the rest."""
+    """Tokens and the text each completes, until the model ends its turn or `max_tokens`; bytes of a character that is
+    not whole yet wait for the rest."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for token in islice(generator.tokens(ids, sampling), max_tokens):
         if token in base.tokenizer.eog_ids:

@@ -53,17 +53,17 @@ class Outcome:
     exit_code: int
 
 
-def lora_config(given: dict[str, Any], resume: bool) -> tuple[LoraConfig, RunDirectory]:
-    """Options and directory of a run from what was given: to resume, on top of what the run was started with; with neither
-    a model nor data, on top of the embedded example's."""
-    run = choose(given.get("out"), resume)
+def lora_config(given: dict[str, Any], resume: bool, source: str) -> tuple[LoraConfig, RunDirectory]:
+    """Options and directory of a run from what was given: to resume, on top of what the run was started with; with
+    neither a model nor data, on top of the embedded example's."""
+    run = choose(Path(given["out"]) if given.get("out") else None, resume)
     if resume:
         table = tomllib.loads(run.config.read_text(encoding="utf-8"))
         table.pop("versions", None)
         return from_table(LoraConfig, {**table, **given}, str(run.config)), run
     if given.get("gguf") is None and given.get("data") is None:
         given = {**EMBEDDED, **given}
-    config = from_table(LoraConfig, given, "options")
+    config = from_table(LoraConfig, given, source)
     if config.gguf is not None and config.data is None:
         raise UserError("--data is missing: give the rows to train on (JSONL with messages, or a text file)")
     return config, run
@@ -96,13 +96,18 @@ def _prepare_data(
 
 
 def run_lora(
-    given: dict[str, Any], resume: bool = False, prompt: str | None = None, say: Callable[[str], None] = print
+    given: dict[str, Any],
+    resume: bool = False,
+    prompt: str | None = None,
+    say: Callable[[str], None] = print,
+    source: str = "options",
 ) -> Outcome:
-    """Train an adapter. `given` are the options that were given (keys of LoraConfig); `prompt` is answered before and after.
+    """Train an adapter. `given` are the options that were given (keys of LoraConfig); `prompt` is answered before and
+    after.
 
     Raises UserError before anything is written where input is wrong, RunError where the run fails.
     """
-    config, run = lora_config(given, resume)
+    config, run = lora_config(given, resume, source)
     example = config.gguf is None
     prompt = EMBEDDED_PROMPT if prompt is None and example and config.data is None else prompt
     base = Base(config.gguf or embedded("default.gguf"), config.chat_template)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from mlxtrain.errors import UserError
 from mlxtrain.tokenizer.vocab import BYTE, CONTROL, LSTRIP, NORMAL, RSTRIP, UNKNOWN, USER_DEFINED, Vocab
 
+_BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 _SPACES = " \t\n\v\f\r"  # C's isspace: what lstrip and rstrip attributes strip
 
 
@@ -16,8 +17,10 @@ class Tokenizer:
     vocabulary has none), `add_bos`, `add_eos` (what `add_special` adds), `eog_ids` (ids that end a generation).
     """
 
-    def __init__(self, vocab: Vocab, *, add_bos: bool = False, add_space_prefix: bool = False):
-        """add_bos, add_space_prefix: where the file does not say."""
+    _add_space_prefix = False  # encoding puts a space before a text
+
+    def __init__(self, vocab: Vocab, *, add_bos: bool = False):
+        """add_bos: where the file does not say."""
         self._vocab = vocab
         self.model, self.pre = vocab.model, vocab.pre
         self.vocab_size = len(vocab.tokens)
@@ -26,7 +29,6 @@ class Tokenizer:
         self.eog_ids: frozenset[int] = vocab.eog_ids
         self.add_bos = vocab.flag("add_bos_token", add_bos)
         self.add_eos = vocab.flag("add_eos_token", False)
-        self._add_space_prefix = vocab.flag("add_space_prefix", add_space_prefix)
         self._tail_id = self.eos_id  # what add_eos adds
         self._set_ends()
         for name, added, i in (("bos", self.add_bos, self.bos_id), ("eos", self.add_eos, self._tail_id)):
@@ -59,7 +61,7 @@ class Tokenizer:
         self, text: str, *, parse_special: bool = True, add_special: bool = True
     ) -> tuple[list[int], list[int]]:
         """Token ids and, for each, where it starts in `text.encode("utf-8")`: 0 for an added beginning token, the
-        length for an added end token."""
+        length for an added end token. A token that begins with an added space starts where the text does."""
         ids: list[int] = []
         starts: list[int] = []
         self._encode(text, parse_special, add_special, ids, starts)
@@ -121,7 +123,7 @@ class Tokenizer:
         if attribute & NORMAL:
             return self._plain_bytes(text, raw)
         if attribute & BYTE:
-            return bytes([int(text[3:5], 16)])
+            return bytes([int(text[3:5], 16)]) if _BYTE_TOKEN.fullmatch(text) else raw
         return b""
 
     def _plain_bytes(self, text: str, raw: bytes) -> bytes:

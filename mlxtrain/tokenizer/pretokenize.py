@@ -36,23 +36,21 @@ _HAN_KOREAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _SENTENCE = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 
-def _cased(suffix: str, number: str, letters: str = r"\p{L}") -> str:
-    """Words of upper then lower case (GPT-4o). llama.cpp tells case in ASCII only; other letters count as both."""
-    upper, lower = f"(?:(?=[{letters}])[^a-z])", f"(?:(?=[{letters}])[^A-Z])"
+def _words(upper: str, lower: str, suffix: str, number: str) -> str:
+    """Words of upper, then lower case (GPT-4o's scheme), each class given as the expression of one character."""
     lead = r"[^\r\n\p{L}\p{N}]?"
     words = f"{lead}{upper}*{lower}+{suffix}|{lead}{upper}+{lower}*{suffix}"
     return words + f"|{number}|" + r" ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _LINES
 
 
-def _uncased(number: str) -> str:
-    """As `_cased`, where llama.cpp reads the classes of upper and lower case as all letters."""
-    lead, letters, suffix = r"[^\r\n\p{L}\p{N}]?", r"[\p{L}\p{M}]", _CONTRACTION + "?"
-    words = f"{lead}{letters}*{letters}+{suffix}|{lead}{letters}+{letters}*{suffix}"
-    return words + f"|{number}|" + r" ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _LINES
-
+# llama.cpp tells case in ASCII only, other letters count as both; or, with the two classes spelled out, nowhere.
+_CASED = (r"(?:(?=\p{L})[^a-z])", r"(?:(?=\p{L})[^A-Z])")
+_CASED_MARKS = (r"(?:(?=[\p{L}\p{M}])[^a-z])", r"(?:(?=[\p{L}\p{M}])[^A-Z])")
+_UNCASED = (r"[\p{L}\p{M}]", r"[\p{L}\p{M}]")
 
 # Digits in threes from the right; llama.cpp leaves the text before a number on its first group.
 _DIGITS_FROM_RIGHT = r"[^\p{N}]*(?:\p{N}{1,2}(?=(?:\p{N}{3})*(?!\p{N}))|\p{N}{3})|[^\p{N}]+"
+
 # Letters of cased scripts, as the DeepSeek LLM tokenizer lists them.
 _CASED_SCRIPTS = (
     "A-Za-z"
@@ -95,11 +93,11 @@ _RECIPES: list[tuple[list[str], str]] = [
     ),
     ([_QWEN2], "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2"),
     ([_QWEN35], "qwen35"),
-    ([_cased("", r"\p{N}").replace(_CONTRACTION, "")], "tekken"),
-    ([_cased(_CONTRACTION + "?", r"\p{N}{1,3}")], "gpt-4o llama4 kanana2 talkie minimax-m2"),
-    ([_cased(_CONTRACTION + "?", r"\p{N}{1,3}", r"\p{L}\p{M}")], "granite-embed-multi-97m"),
-    ([_DIGITS_FROM_RIGHT, _uncased(r"\p{N}{1,3}")], "tiny_aya cohere2moe"),
-    ([_YOUTU, _uncased(r"\p{N}")], "youtu"),
+    ([_words(*_CASED, "", r"\p{N}")], "tekken"),
+    ([_words(*_CASED, _CONTRACTION + "?", r"\p{N}{1,3}")], "gpt-4o llama4 kanana2 talkie minimax-m2"),
+    ([_words(*_CASED_MARKS, _CONTRACTION + "?", r"\p{N}{1,3}")], "granite-embed-multi-97m"),
+    ([_DIGITS_FROM_RIGHT, _words(*_UNCASED, _CONTRACTION + "?", r"\p{N}{1,3}")], "tiny_aya cohere2moe"),
+    ([_YOUTU, _words(*_UNCASED, _CONTRACTION + "?", r"\p{N}")], "youtu"),
     (
         [
             "[\r\n]",
@@ -152,18 +150,10 @@ _RECIPES: list[tuple[list[str], str]] = [
         "exaone-moe",
     ),
     ([r"\p{N}{1,3}", _CONTRACTION + "|" + _NUMBERS % r"\p{N}+"], "minicpm5"),
-    ([(_LLAMA3).replace(_SPACES, _JAIS2_SPACES)], "jais-2"),
+    ([_LLAMA3.replace(_SPACES, _JAIS2_SPACES)], "jais-2"),
 ]
 
-_BEGIN = {"tekken", "chameleon"}  # and all of the Llama 3 kind: add_bos where the file does not say
-_WHOLE_WORDS = {
-    "minicpm5",
-    "youtu",
-    "glm4",
-    "glm5",
-    "tekken",
-    "granite-embed-multi-97m",
-}  # a word in the vocabulary is not merged
+# Names with flags, as in `Pretokenizer`; the Llama 3 kind has both.
 _LLAMA3_KIND = {
     "llama3",
     "llama-v3",
@@ -175,6 +165,8 @@ _LLAMA3_KIND = {
     "lfm2",
     "jina-v5-nano",
 }
+_IGNORE_MERGES = _LLAMA3_KIND | {"minicpm5", "youtu", "glm4", "glm5", "tekken", "granite-embed-multi-97m"}
+_ADD_BOS = _LLAMA3_KIND | {"tekken", "chameleon"}
 
 _NAMES = {name: expressions for expressions, names in _RECIPES for name in names.split()}
 
@@ -206,7 +198,6 @@ def _compile(expression: str) -> re.Pattern[str]:
 class Pretokenizer:
     """Cuts texts into words. ignore_merges: a word that is a token is not merged. add_bos: that flag's default."""
 
-    name: str
     expressions: list[str]
     ignore_merges: bool
     add_bos: bool
@@ -255,5 +246,4 @@ def pretokenizer(name: str) -> Pretokenizer | None:
     name = name or "default"
     if name not in _NAMES:
         return None
-    kind = name in _LLAMA3_KIND
-    return Pretokenizer(name, _NAMES[name], kind or name in _WHOLE_WORDS, kind or name in _BEGIN)
+    return Pretokenizer(_NAMES[name], name in _IGNORE_MERGES, name in _ADD_BOS)

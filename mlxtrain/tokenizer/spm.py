@@ -1,7 +1,7 @@
 """SentencePiece-type vocabularies (`llama`, and the raw BPE of `gemma4`): spaces as U+2581, merges over whole texts.
 
 One hand-written path, for all texts. The `sentencepiece` library takes user-defined symbols in its own order and
-control symbols never, so it differs from llama.cpp on real vocabularies; this differed nowhere.
+finds no control symbols, so it differs from llama.cpp on real vocabularies; this differed nowhere.
 Speed is kept by cutting: what a merge makes is in the vocabulary, so no merge crosses two characters that stand side by
 side in no token. That holds in front of a U+2581 for nearly all vocabularies, and cuts a text into words whose merges
 are done once and kept. English text, 32k vocabulary, one core: 2.4 MB/s at first, 13 MB/s once words repeat;
@@ -10,7 +10,7 @@ are done once and kept. English text, 32k vocabulary, one core: 2.4 MB/s at firs
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mlxtrain.tokenizer.base import Tokenizer
 from mlxtrain.tokenizer.bpe import Word, WordCache, merge, merge_ranks
@@ -22,8 +22,8 @@ _SPACE = "▁"
 class _EscapedTokenizer(Tokenizer):
     """Texts with spaces escaped, cut into words. Where bytes are counted, a U+2581 is one, the space it was."""
 
-    def __init__(self, vocab: Vocab, results: Iterable[str], **defaults: bool):
-        super().__init__(vocab, **defaults)
+    def __init__(self, vocab: Vocab, results: Iterable[str], *, add_bos: bool = False):
+        super().__init__(vocab, add_bos=add_bos)
         self._cut = _cutter(results)
         self._words = WordCache(self._word)
 
@@ -79,7 +79,8 @@ class SPMTokenizer(_EscapedTokenizer):
     """Neighbours join into the token of the highest score, leftmost of equals; other characters become byte tokens."""
 
     def __init__(self, vocab: Vocab):
-        super().__init__(vocab, vocab.tokens, add_bos=True, add_space_prefix=True)
+        super().__init__(vocab, vocab.tokens, add_bos=True)
+        self._add_space_prefix = vocab.flag("add_space_prefix", True)
         scores = vocab.scores or [0.0] * self.vocab_size
         order = {score: rank for rank, score in enumerate(sorted(set(scores), reverse=True))}
         self._ranks = {text: order[scores[i]] for text, i in vocab.ids.items()}
@@ -134,7 +135,7 @@ def _size(symbol: str) -> int:
     return len(symbol.encode()) - 2 * symbol.count(_SPACE)
 
 
-def _cutter(results: Iterable[str]):
+def _cutter(results: Iterable[str]) -> Callable[[str], list[str]]:
     """A function that cuts an escaped text in front of each run of U+2581, but not after a character that some merge
     result in `results` has in front of one."""
     joined: set[str] = set()

@@ -73,7 +73,8 @@ def _version(package: str) -> str:
 
 
 def choose(out: Path | None, resume: bool, root: Path = Path("runs")) -> RunDirectory:
-    """The run directory that the options mean. Without --out: the newest of runs/lora-N to resume, else the next free one.
+    """The run directory that the options mean. Without --out: the newest of runs/lora-N to resume, else the next free
+    one.
 
     Raises UserError where there is nothing to resume, or a run already where a new one would start.
     """

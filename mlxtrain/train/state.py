@@ -9,8 +9,8 @@ Arrays = dict[str, mx.array]
 
 @dataclass(kw_only=True)
 class TrainState:
-    """What continues a run: trainable weights, their moments, and how many optimizer steps are done. The order of rows and
-    dropout follow from the seed and the step (data/batches.py, recipes/lora.py), so they need no state."""
+    """What continues a run: trainable weights, their moments, and how many optimizer steps are done. The order of rows
+    and dropout follow from the seed and the step (data/batches.py, recipes/lora.py), so they need no state."""
 
     params: Arrays
     m: Arrays
