@@ -1,6 +1,7 @@
 """Rows of a data file: JSON lines, or a plain text file as one document. Every fault is named by line."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 from mlxtrain.errors import UserError
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+# JSON can spell half of a surrogate pair (\\ud83d), which is no character and has no UTF-8.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 ROLES = ("system", "user", "assistant", "tool", "developer")
 
 
@@ -96,9 +100,8 @@ def _parse(path: Path, number: int, line: bytes) -> Row:
         _check_text(row, "text")
     else:
         keys = ", ".join(sorted(map(str, value))) or "none"
-        raise UserError(
-            f"{path}:{number}: has no 'messages', 'prompt' and 'completion', or 'text' (its keys: {keys}); rename the column"
-        )
+        expected = "has no 'messages', 'prompt' and 'completion', or 'text'"
+        raise UserError(f"{path}:{number}: {expected} (its keys: {keys}); rename the column")
     return row
 
 
@@ -111,8 +114,7 @@ def _check_text(row: Row, key: str) -> None:
 
 
 def _check_surrogates(row: Row, key: str, text: str) -> None:
-    # JSON can spell half of a surrogate pair (\ud83d), which is no character and has no UTF-8.
-    if any("\ud800" <= c <= "\udfff" for c in text):
+    if _SURROGATE.search(text):
         raise row.fault(f"{key!r} holds half of a surrogate pair, which is not valid Unicode; repair the text")
 
 

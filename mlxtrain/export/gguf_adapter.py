@@ -14,7 +14,6 @@ from mlxtrain import __version__
 from mlxtrain.errors import UserError
 from mlxtrain.files import replacing
 from mlxtrain.gguf.blocks import DECODABLE, decode
-from mlxtrain.gguf.mapped import blocks
 from mlxtrain.gguf.reader import GGUF
 from mlxtrain.models.lora import TARGETS, Projection
 
@@ -79,7 +78,7 @@ def read_adapter(path: str | Path, base: GGUF) -> LoadedAdapter:
                 raise UserError(
                     f"{path}: tensor {tensor.name!r} has block type {tensor.type.name}, which is not supported"
                 )
-            params[tensor.name] = decode(blocks(tensor), tensor.type.name).reshape(tensor.shape)
+            params[tensor.name] = decode(mx.array(tensor.raw), tensor.type.name).reshape(tensor.shape)
         projections.append(projection)
         ranks.add(params[f"{name}.lora_a"].shape[0])
     if not projections:

@@ -103,10 +103,10 @@ class LoRA:
         state.step += 1
         return result
 
-    def held_out_loss(self, batches: list[Batch]) -> float:
-        """Mean cross-entropy over every labelled token of the batches, each counted once."""
+    def held_out_loss(self, batches: list[Batch], params: Params) -> float:
+        """Mean cross-entropy over every labelled token of the batches, each counted once, with these adapters."""
         self._expect("built", "held_out_loss")
-        total = sum(self.decoder.loss_sum(batch, self.state.params) for batch in batches)
+        total = sum(self.decoder.loss_sum(batch, params) for batch in batches)
         return total / max(1, sum(batch.tokens for batch in batches))
 
     def _dropout_keys(self, step: int) -> mx.array | None:

@@ -12,7 +12,7 @@ from mlxtrain.fixture import Fixture
 from mlxtrain.train.events import EventLog
 from mlxtrain.train.progress import Progress
 from mlxtrain.train.signals import StopRequest
-from mlxtrain.train.state import StepResult, TrainState
+from mlxtrain.train.state import Arrays, StepResult, TrainState
 
 
 class Trainable(Protocol):
@@ -22,7 +22,7 @@ class Trainable(Protocol):
 
     def step(self, batch: Batch, hp: mx.array, is_first: bool) -> StepResult: ...
 
-    def held_out_loss(self, batches: list[Batch]) -> float: ...
+    def held_out_loss(self, batches: list[Batch], params: Arrays) -> float: ...
 
 
 @dataclass(kw_only=True)
@@ -45,13 +45,14 @@ class Loop:
     def run(self) -> None:
         """Steps until `steps` are done or a stop is asked for; saves at the end either way."""
         state = self.recipe.state
-        if state.step == 0:
-            self._evaluate()
         while state.step < self.steps and self.stop.signal is None:
+            before = state.params
             self._step()
+            if state.step == 1:  # the first step is not kept waiting by what can be known after it as well
+                self._evaluate(0, before)
             last = state.step == self.steps
-            if self.stop.signal is None and (last or (self.eval_every and state.step % self.eval_every == 0)):
-                self._evaluate()
+            if last or (self.eval_every and state.step % self.eval_every == 0):
+                self._evaluate(state.step, state.params)
             if not last and self.save_every and state.step % self.save_every == 0:
                 self._save()
         self._save()
@@ -73,11 +74,12 @@ class Loop:
         )
         self.progress.step(step, result.loss, rate, peak)
 
-    def _evaluate(self) -> None:
-        if not self.held_out:
+    def _evaluate(self, step: int, params: Arrays) -> None:
+        """The held-out loss of the weights that `step` steps have made."""
+        if not self.held_out or self.stop.signal is not None:
             return
-        step, start = self.recipe.state.step, perf_counter()
-        loss = self.recipe.held_out_loss(self.held_out)
+        start = perf_counter()
+        loss = self.recipe.held_out_loss(self.held_out, params)
         self.held_out_losses[step] = loss
         tokens = tokens_of(self.held_out)
         self.log.write("eval", step=step, loss=loss, tokens=tokens, seconds=round(perf_counter() - start, 3))
