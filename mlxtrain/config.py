@@ -143,3 +143,16 @@ def toml_string(text: str) -> str:
     """A TOML basic string."""
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
     return '"' + "".join(escapes.get(c, c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}") for c in text) + '"'
+
+
+def options_table(cls: type) -> str:
+    """The options as a Markdown table, for docs/options.md."""
+    rows = ["| option | default | what it is |", "| --- | --- | --- |"]
+    for f in dataclasses.fields(cls):
+        meta = f.metadata
+        default = (
+            "" if f.default is None else f"`{str(f.default).lower() if isinstance(f.default, bool) else f.default}`"
+        )
+        text = meta["help"] + (f"; one of {', '.join(meta['choices'])}" if meta["choices"] else "")
+        rows.append(f"| `{flag(f.name)}` | {default} | {text} |")
+    return "\n".join(rows) + "\n"

@@ -102,35 +102,34 @@ class StreamedDecoder:
 
     # ---- baked functions, one for each kind of layer ------------------------------------------------------------
 
-    def _layer(self, spec: LayerSpec, x, params, given, table, key):
+    def _layer(self, kind: _Kind, x, params, given, table, key):
+        spec, names = kind
         dense = given if self.keep else spec.decode(given, self.dtype)
-        return block(self.config, spec, x, dense, table, adapter(params, self.scale, self.dropout, key))
+        pairs = {n: params[n] for n in names}  # in this order, whatever a compiler made of the mapping
+        return block(self.config, spec, x, dense, table, adapter(pairs, self.scale, self.dropout, key))
 
     def _forward(self, kind: _Kind):
         if ("forward", kind) not in self._baked:
-            self._baked["forward", kind] = bake(partial(self._layer, kind[0]), self._compiled)
+            self._baked["forward", kind] = bake(partial(self._layer, kind), self._compiled)
         return self._baked["forward", kind]
 
     def _backward(self, kind: _Kind, lowest: bool):
-        """(x, params, blocks, table, key, dy) to dx and the gradients of params; no dx for the lowest adapted layer."""
+        """(x, params, blocks, table, key, dy) to the gradients of A and B of each projection in order, and then dx. The
+        lowest adapted layer needs no dx and gives none."""
         name = ("backward", kind, lowest)
         if name not in self._baked:
-            spec = kind[0]
+            spec, names = kind
 
             def backward(x, params, given, table, key, dy):
                 dense = given if self.keep else spec.decode(given, self.dtype)
-                names = list(params)
 
-                def run(x, *leaves):
-                    pairs = {n: (leaves[2 * i], leaves[2 * i + 1]) for i, n in enumerate(names)}
-                    return block(self.config, spec, x, dense, table, adapter(pairs, self.scale, self.dropout, key))
+                def run(*primals):
+                    pairs = {n: primals[2 * i : 2 * i + 2] for i, n in enumerate(names)}
+                    change = adapter(pairs, self.scale, self.dropout, key)
+                    return block(self.config, spec, x if lowest else primals[-1], dense, table, change)
 
-                leaves = [leaf for pair in params.values() for leaf in pair]
-                if lowest:
-                    _, grads = mx.vjp(lambda *leaves: run(x, *leaves), leaves, [dy])
-                    return None, grads
-                _, (dx, *grads) = mx.vjp(run, [x, *leaves], [dy])
-                return dx, grads
+                leaves = [leaf for n in names for leaf in params[n]]
+                return mx.vjp(run, leaves if lowest else [*leaves, x], [dy])[1]
 
             self._baked[name] = bake(backward, self._compiled)
         return self._baked[name]
@@ -185,13 +184,13 @@ class StreamedDecoder:
             backward = self._backward(self._kind(layer), layer == lowest)
             key = None if keys is None else keys[layer]
             table = ropes[self.weights.specs[layer].rope]
-            dy, leaves = backward(inputs[layer], pairs, given, table, key, dy)
-            inputs[layer] = None
+            pulled = backward(inputs[layer], pairs, given, table, key, dy)
+            mx.eval(pulled)
+            inputs[layer], dy = None, pulled[-1]
             for i, p in enumerate(self.adapted.get(layer, ())):
-                da, db = leaves[2 * i], leaves[2 * i + 1]
                 mask = self._masks.get(p.tensor)
-                grads[f"{p.tensor}.lora_a"], grads[f"{p.tensor}.lora_b"] = da, db if mask is None else db * mask
-            mx.eval(dy, leaves) if dy is not None else mx.eval(leaves)
+                grads[f"{p.tensor}.lora_a"] = pulled[2 * i]
+                grads[f"{p.tensor}.lora_b"] = pulled[2 * i + 1] if mask is None else pulled[2 * i + 1] * mask
         return loss, {name: grads[name] for name in params}
 
     def _head_pass(self, h: mx.array, batch: Batch) -> tuple[mx.array, mx.array]:

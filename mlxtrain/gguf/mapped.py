@@ -21,12 +21,12 @@ def _unit(*sizes: int) -> int:
     return next(unit for unit in (8, 4, 2, 1) if all(size % unit == 0 for size in sizes))
 
 
-def blocks(tensor: Tensor) -> mx.array:
+def blocks(tensor: Tensor, copy: bool | None = None) -> mx.array:
     """The tensor's blocks as they lie in the file: uint8, shape (rows, bytes per row).
 
     On Metal the array is the file's own pages, which are mapped read-only: keep a reference to it for as long as
-    anything computed from it is not evaluated, so that MLX never takes its buffer for a result. Raises UserError for a
-    tensor of 16 GiB or more.
+    anything computed from it is not evaluated, so that MLX never takes its buffer for a result. `copy=False` raises
+    ValueError where the pages cannot be adopted. Raises UserError for a tensor of 16 GiB or more.
     """
     rows, row_bytes = tensor.raw.shape
     window_start = tensor.offset // mmap.PAGESIZE * mmap.PAGESIZE
@@ -38,7 +38,7 @@ def blocks(tensor: Tensor) -> mx.array:
         raise UserError(
             f"{tensor.path}: tensor {tensor.name!r} has {tensor.nbytes} bytes, more than MLX can address at once"
         )
-    array = mx.asarray(window.view(np.dtype(f"u{unit}")))
+    array = mx.asarray(window.view(np.dtype(f"u{unit}")), copy=copy)
     array = array[skip // unit : (skip + tensor.nbytes) // unit].reshape(rows, row_bytes // unit)
     return array.view(mx.uint8) if unit > 1 else array
 
