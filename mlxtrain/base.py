@@ -7,6 +7,7 @@ from pathlib import Path
 from mlxtrain.data.chat import ChatTemplate
 from mlxtrain.errors import UserError
 from mlxtrain.gguf.reader import GGUF
+from mlxtrain.models.config import DecoderConfig, decoder_config
 from mlxtrain.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -26,6 +27,19 @@ class Base:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.gguf.metadata, str(self.gguf.path))
+
+    def decoder(self, seq_len: int | None = None) -> DecoderConfig:
+        """The model's configuration. UserError where the vocabulary has tokens without an embedding, or `seq_len` is
+        beyond the context."""
+        config = decoder_config(self.gguf, seq_len)
+        if self.tokenizer.vocab_size > config.vocab:
+            raise UserError(
+                f"{self.gguf.path}: {self.tokenizer.vocab_size} tokens, but tensor 'token_embd.weight' has "
+                f"{config.vocab} rows; the file is of two models"
+            )
+        if seq_len is not None and seq_len > config.context:
+            raise UserError(f"--seq-len {seq_len}: the model's context is {config.context}; give at most that")
+        return config
 
     @cached_property
     def template(self) -> ChatTemplate | None:

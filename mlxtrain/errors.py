@@ -8,6 +8,10 @@ class UserError(ValueError):
     exit_code = 2
 
 
+class Unsupported(UserError):
+    """A sound file that asks for something mlxtrain does not have: an architecture, a block type, a tokenizer."""
+
+
 class RunError(RuntimeError):
     """A run that started and failed (a loss that is not finite, a full disk): exit code 1."""
 

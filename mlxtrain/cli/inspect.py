@@ -15,15 +15,16 @@ from mlxtrain.cli.options import gguf_option, given, json_option
 @click.option("--rank", type=int, help="cost of this rank [default: 8]")
 @click.option("--batch-size", type=int, help="cost of this many rows a step [default: 4]")
 @click.option("--seq-len", type=int, help="cost of rows of this many tokens [default: 512]")
+@click.option("--weights", is_flag=True, help="decode every tensor too, and refuse NaN and infinity")
 @click.option("--metadata", is_flag=True, help="print every metadata key")
 @json_option
-def command(gguf: Path, metadata: bool, as_json: bool, **options: Any) -> None:
+def command(gguf: Path, weights: bool, metadata: bool, as_json: bool, **options: Any) -> None:
     """What is in a GGUF, whether it is sound, what a LoRA run on it would cost. Exits 2 for a file that is not
     sound."""
     from mlxtrain.config import LoraConfig, from_table
     from mlxtrain.recipes.inspection import inspect
 
-    found = inspect(gguf, from_table(LoraConfig, given(options), "options"), metadata)
+    found = inspect(gguf, from_table(LoraConfig, given(options), "options"), metadata=metadata, weights=weights)
     if as_json:
         print_json(found)
     else:

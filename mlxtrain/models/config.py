@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlxtrain.errors import UserError
+from mlxtrain.errors import Unsupported, UserError
 from mlxtrain.gguf.reader import GGUF
 from mlxtrain.models.rope import RopeConfig
 
@@ -92,11 +92,11 @@ def decoder_config(gguf: GGUF, seq_len: int | None = None) -> DecoderConfig:
     name = gguf.architecture
     arch = ARCHITECTURES.get(name)
     if arch is None:
-        raise UserError(
+        raise Unsupported(
             f"{gguf.path}: architecture {name!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
     if gguf.key(f"{name}.expert_count", int, 0):
-        raise UserError(f"{gguf.path}: {name} with experts (mixture of experts) is not supported")
+        raise Unsupported(f"{gguf.path}: {name} with experts (mixture of experts) is not supported")
 
     hidden = gguf.key(f"{name}.embedding_length", int)
     layers = gguf.key(f"{name}.block_count", int)
@@ -174,7 +174,9 @@ def _ropes(gguf: GGUF, arch: Architecture, head_dim: int, context: int, slides: 
         raise UserError(f"{gguf.path}: rope.dimension_count is {dims}, expected an even number up to {head_dim}")
     scaling = gguf.key(f"{name}.rope.scaling.type", str, "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
-        raise UserError(f"{gguf.path}: RoPE scaling {scaling!r} is not supported; supported are linear, yarn, longrope")
+        raise Unsupported(
+            f"{gguf.path}: RoPE scaling {scaling!r} is not supported; supported are linear, yarn, longrope"
+        )
     factor = gguf.key(f"{name}.rope.scaling.factor", float, 0.0) or gguf.key(f"{name}.rope.scale_linear", float, 0.0)
     rope = RopeConfig(
         dims=dims,

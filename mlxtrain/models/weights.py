@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mlxtrain.errors import UserError
+from mlxtrain.errors import Unsupported, UserError
 from mlxtrain.gguf.blocks import DECODABLE, decode
 from mlxtrain.gguf.mapped import MappedTensors
 from mlxtrain.gguf.reader import GGUF
@@ -88,7 +88,7 @@ def _check(gguf: GGUF, name: str, shape: tuple[int, ...]) -> None:
     if tensor.shape != shape:
         raise UserError(f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
     if tensor.type.name not in DECODABLE:
-        raise UserError(
+        raise Unsupported(
             f"{gguf.path}: tensor {name!r} has block type {tensor.type.name}, which is not supported; supported are "
             f"{', '.join(sorted(DECODABLE))}"
         )
@@ -101,13 +101,13 @@ def layer_specs(gguf: GGUF, config: DecoderConfig) -> list[LayerSpec]:
     for name in gguf.tensors:
         match = _LAYER.match(name)
         if match and match[2] == "rope_freqs.weight":
-            raise UserError(
+            raise Unsupported(
                 f"{gguf.path}: per-layer {name!r} is not supported; convert the model with a newer llama.cpp"
             )
         if match and int(match[1]) < config.layers:
             found[int(match[1])].add(match[2])
         elif name not in _GLOBAL:
-            raise UserError(
+            raise Unsupported(
                 f"{gguf.path}: tensor {name!r} is not part of {config.architecture} as it is supported here"
             )
     specs = []
@@ -115,7 +115,7 @@ def layer_specs(gguf: GGUF, config: DecoderConfig) -> list[LayerSpec]:
         shapes = _expected_shapes(config, present)
         unknown = present - shapes.keys()
         if unknown:
-            raise UserError(
+            raise Unsupported(
                 f"{gguf.path}: tensor 'blk.{index}.{min(unknown)}' is not part of {config.architecture} as it is "
                 "supported here; leaving it out would train another model than the one served"
             )

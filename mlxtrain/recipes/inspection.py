@@ -1,30 +1,41 @@
 """What is in a GGUF, whether a run on it is possible, and what it would cost."""
 
+import contextlib
 import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 from mlxtrain.base import Base
 from mlxtrain.config import LoraConfig
 from mlxtrain.engine.memory import lora_memory
-from mlxtrain.errors import UserError
+from mlxtrain.errors import Unsupported, UserError
+from mlxtrain.gguf.blocks import DECODABLE, decode
 from mlxtrain.gguf.reader import GGUF
 from mlxtrain.models.config import decoder_config
 from mlxtrain.models.lora import parse_layers, parse_targets, projections
 from mlxtrain.models.weights import Weights
 from mlxtrain.recipes.lora import compute_dtype
 
+_DECODED_AT_ONCE = 1 << 24  # weights
 
-def inspect(path: Path, options: LoraConfig, metadata: bool = False) -> dict[str, Any]:
-    """Everything `inspect` tells, as one JSON object; sizes in bytes. UserError for a file that is not sound."""
+
+def inspect(path: Path, options: LoraConfig, *, metadata: bool = False, weights: bool = False) -> dict[str, Any]:
+    """Everything `inspect` tells, as one JSON object; sizes in bytes. `weights` decodes every tensor as well.
+
+    UserError for a file that is not sound: damaged, or with tensors or vocabulary that do not fit its own metadata.
+    """
     base = Base(path)
     found = _contents(base.gguf)
+    if weights:
+        _check_weights(base.gguf)
     if base.gguf.key("general.type", str, "model") == "adapter":
         found["adapter"] = {k: v for k, v in _plain(base.gguf).items() if k.startswith(("adapter.", "mlxtrain."))}
     elif base.gguf.tensors:
         found["tokenizer"], reasons = _tokenizer(base)
-        found["run"], more = _run(base.gguf, options)
+        found["run"], more = _run(base, options)
         found["trainable"] = not reasons + more
         if reasons + more:
             found["reasons"] = reasons + more
@@ -70,20 +81,38 @@ def _tokenizer(base: Base) -> tuple[dict[str, Any], list[str]]:
             "vocab": tokenizer.vocab_size,
             "chat_template": base.template is not None,
         }
-    except UserError as error:
+    except Unsupported as error:
         return {"model": base.gguf.metadata.get("tokenizer.ggml.model")}, [str(error)]
     return found, []
 
 
-def _run(gguf: GGUF, options: LoraConfig) -> tuple[dict[str, Any] | None, list[str]]:
+def _check_weights(gguf: GGUF) -> None:
+    """UserError for the first tensor with a weight that is NaN or infinite. Types without a codec are passed over."""
+    for tensor in gguf.tensors.values():
+        if tensor.type.name not in DECODABLE:
+            continue
+        rows = max(1, _DECODED_AT_ONCE // tensor.shape[-1])
+        for start in range(0, len(tensor.raw), rows):
+            part = decode(mx.array(tensor.raw[start : start + rows]), tensor.type.name)
+            if not mx.all(mx.isfinite(part)).item():
+                raise UserError(
+                    f"{tensor.path}: tensor {tensor.name!r} has weights that are not finite, in rows {start} to "
+                    f"{start + rows}; fetch the file again or convert the model again"
+                )
+
+
+def _run(base: Base, options: LoraConfig) -> tuple[dict[str, Any] | None, list[str]]:
     """Shape of the model and cost of a LoRA run with these options."""
     try:
-        config = decoder_config(gguf, options.seq_len)
-        weights = Weights(gguf, config)
-        chosen = parse_layers(options.layers, config.layers)
-        adapted = projections(config, weights.specs, parse_targets(options.targets), chosen)
-    except UserError as error:
+        config = decoder_config(base.gguf, options.seq_len)
+        weights = Weights(base.gguf, config)
+    except Unsupported as error:
         return None, [str(error)]
+    with contextlib.suppress(Unsupported):  # the tokenizer, which has been told already
+        base.decoder(options.seq_len)
+    adapted = projections(
+        config, weights.specs, parse_targets(options.targets), parse_layers(options.layers, config.layers)
+    )
     seq_len = options.seq_len or min(512, config.context)
     memory = lora_memory(
         weights,

@@ -20,7 +20,6 @@ from mlxtrain.errors import UserError
 from mlxtrain.export.gguf_adapter import write_adapter
 from mlxtrain.files import cached_sha256, sha256
 from mlxtrain.fixture import StandardFixture
-from mlxtrain.models.config import decoder_config
 from mlxtrain.recipes.lora import LoRA, compute_dtype
 from mlxtrain.recipes.reply import reply
 from mlxtrain.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
@@ -154,9 +153,7 @@ def run_lora(
 
 def _resolved(config: LoraConfig, base: Base) -> LoraConfig:
     """Fill in what depends on the model. UserError where the sequence is longer than the model's context."""
-    context = decoder_config(base.gguf).context
-    if config.seq_len is not None and config.seq_len > context:
-        raise UserError(f"--seq-len {config.seq_len}: the model's context is {context}; give at most that")
+    context = base.decoder(config.seq_len).context
     quarter = max(1, config.steps // 4)
     return checked(
         dataclasses.replace(

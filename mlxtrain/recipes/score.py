@@ -8,7 +8,6 @@ from mlxtrain.base import Base
 from mlxtrain.data.batches import in_order
 from mlxtrain.data.examples import Encoder, Report, load_examples, windows
 from mlxtrain.errors import UserError
-from mlxtrain.models.config import decoder_config
 from mlxtrain.recipes.served import served_decoder
 from mlxtrain.train.loop import tokens_of
 
@@ -40,9 +39,7 @@ def score(
 ) -> tuple[Score, Report]:
     """Score every row once. Raises UserError for the first bad row, or where no token counts."""
     base = Base(gguf, chat_template)
-    context = decoder_config(base.gguf).context
-    if seq_len is not None and seq_len > context:
-        raise UserError(f"--seq-len {seq_len}: the model's context is {context}; give at most that")
+    context = base.decoder(seq_len).context
     seq_len = seq_len or min(DEFAULT_SEQ_LEN, context)
     examples, loaded = load_examples(data, Encoder(base.tokenizer, base.template, loss_on))
     if loaded.faults:

@@ -7,13 +7,12 @@ from mlxtrain.engine.generate import Generator
 from mlxtrain.engine.memory import fits_dense
 from mlxtrain.engine.streamed import Params, StreamedDecoder
 from mlxtrain.export.gguf_adapter import read_adapter
-from mlxtrain.models.config import decoder_config
 from mlxtrain.models.weights import Weights
 from mlxtrain.recipes.lora import compute_dtype
 
 
 def _parts(base: Base, adapter: Path | None, seq_len: int | None):
-    weights = Weights(base.gguf, decoder_config(base.gguf, seq_len))
+    weights = Weights(base.gguf, base.decoder(seq_len))
     loaded = read_adapter(adapter, base.gguf) if adapter else None
     return (
         weights,

@@ -7,7 +7,7 @@ the work. A tokenizer model or pre-tokenizer that is not covered is refused by n
 from collections.abc import Mapping
 from typing import Any
 
-from mlxtrain.errors import UserError
+from mlxtrain.errors import Unsupported
 from mlxtrain.tokenizer import pretokenize
 from mlxtrain.tokenizer.base import Tokenizer
 from mlxtrain.tokenizer.bpe import BPETokenizer
@@ -25,12 +25,13 @@ def load_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     """The tokenizer that a GGUF's metadata describes; `source` names the file in messages.
 
     Arrays may be lists or NumPy arrays; texts that are not UTF-8 are expected with surrogate escapes.
-    Raises `UserError` where the tokenizer's model or pre-tokenizer is not covered or its arrays are not sound.
+    Raises `Unsupported` where the tokenizer's model or pre-tokenizer is not covered, `UserError` where its arrays are
+    not sound.
     """
     model = metadata.get("tokenizer.ggml.model")
     if model not in _MODELS:
         found = f"tokenizer model {model!r} is not covered" if model else "no tokenizer.ggml.model in the metadata"
-        raise UserError(f"{source}: {found}; expected one of {', '.join(_MODELS)}, use another model")
+        raise Unsupported(f"{source}: {found}; expected one of {', '.join(_MODELS)}, use another model")
     vocab = Vocab(metadata, source)
     if model == "llama":
         return SPMTokenizer(vocab)
@@ -44,5 +45,5 @@ def load_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     splitter = pretokenize.pretokenizer(vocab.pre)
     if splitter is None:
         covered = ", ".join(sorted([*pretokenize.names(), *_RAW_BPE]))
-        raise vocab.error(f"pre-tokenizer {vocab.pre!r} is not covered; expected one of {covered}")
+        raise Unsupported(f"{source}: pre-tokenizer {vocab.pre!r} is not covered; expected one of {covered}")
     return BPETokenizer(vocab, list(merges), splitter)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 
 import mlx.core as mx
 import numpy as np
@@ -11,6 +12,7 @@ from mlxtrain.base import Base
 from mlxtrain.data.batches import collate
 from mlxtrain.data.examples import Window
 from mlxtrain.engine.streamed import StreamedDecoder
+from mlxtrain.gguf.reader import GGUF
 from mlxtrain.models.config import decoder_config
 from mlxtrain.models.weights import Weights
 
@@ -143,3 +145,21 @@ def test_data_check_names_each_bad_row(run, tiny_llama):
 def test_doctor(run):
     found = json.loads(run("doctor", "--json").stdout)
     assert found["product_gflops"]["mlx"] > 0 and found["backend"] in ("cpu", "metal", "cuda") and found["blas"]["name"]
+
+
+def test_a_file_that_contradicts_itself_is_not_sound(run, tiny_llama):
+    data = tiny_llama.read_bytes()
+    broken = run.directory / "broken.gguf"
+    # One layer more than there are tensors for.
+    key = b"llama.block_count" + struct.pack("<I", 4)
+    broken.write_bytes(data.replace(key + struct.pack("<I", 3), key + struct.pack("<I", 4)))
+    result = run("inspect", "--gguf", broken)
+    assert result.returncode == 2 and "tensor 'blk.3.attn_norm.weight' is missing" in result.stderr
+    # A weight that is NaN: only `--weights` reads them.
+    tensor = GGUF(tiny_llama).tensors["blk.1.ffn_up.weight"]
+    at = tensor.offset + 4 * 777
+    broken.write_bytes(data[:at] + struct.pack("<f", math.nan) + data[at + 4 :])
+    assert run("inspect", "--gguf", broken).returncode == 0
+    result = run("inspect", "--gguf", broken, "--weights")
+    assert result.returncode == 2 and "'blk.1.ffn_up.weight' has weights that are not finite" in result.stderr
+    assert run("inspect", "--gguf", tiny_llama, "--weights").returncode == 0
