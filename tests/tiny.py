@@ -2,21 +2,25 @@
 
     path = write_tiny(directory / "m.gguf", **CASES["gemma3"])
 
-Weights are scaled so that the attention, the norms, the soft caps and the rotation all show in the logits. Hidden size 96:
-its root is exact in no float format, and heads of 16 or 24 elements differ from hidden / heads where the format allows.
+Weights are scaled so that the attention, the norms, the soft caps and the rotation all show in the logits. The root of
+the hidden size, 96, is exact in no float format, and heads have 24 elements, not 96 / 6, where the format allows it.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
+import mlx.core as mx
 import numpy as np
 import pytest
 
 from mlxtrain.models.config import ARCHITECTURES
+from mlxtrain.models.lora import Projection
 
 VOCAB, HIDDEN, FFN, HEADS, KV_HEADS, CONTEXT, WINDOW = 320, 96, 160, 6, 2, 256, 16
+NORM_EPS = 1e-2  # far above the usual 1e-6, so that it shows
 _GEMMA = ("gemma", "gemma2", "gemma3")
 _LAYERS = {"gemma3": 7, "gemma2": 4}  # a whole pattern of sliding and full layers
 
@@ -26,42 +30,58 @@ _FACTORS = {
     "rope_factors_short.weight": lambda n: np.linspace(1, 1.6, n),
     "rope_factors_long.weight": lambda n: np.geomspace(1, 30, n),
 }
-_LONGROPE = {"scaling.type": "longrope", "scaling.attn_factor": 1.19}
-_YARN = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64}
+_LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+_YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+_LONGROPE = {
+    "rope.scaling.type": "longrope",
+    "rope.scaling.attn_factor": math.sqrt(1 + math.log(8) / math.log(128)),
+    "rope.scaling.original_context_length": 128,
+}
+_PHI3 = {"architecture": "phi3", "tied": False}
+_BOTH = ("rope_factors_short.weight", "rope_factors_long.weight")
+_GLOBAL = {"rope.freq_base": 1e6, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
 
 # Every architecture, and every way its positions may be scaled: keyword arguments of `write_tiny`.
 CASES: dict[str, dict[str, Any]] = {
     "llama": {"architecture": "llama"},
     "llama-untied": {"architecture": "llama", "tied": False},
     "llama-biases": {"architecture": "llama", "biases": True},
-    "llama-linear": {"architecture": "llama", "rope": {"scaling.type": "linear", "scaling.factor": 4.0}},
-    "llama-yarn": {"architecture": "llama", "rope": _YARN},
+    "llama-linear": {"architecture": "llama", "keys": _LINEAR},
+    "llama-linear-old-key": {"architecture": "llama", "keys": {"rope.scale_linear": 4.0}},
+    "llama-not-scaled": {"architecture": "llama", "keys": _LINEAR | {"rope.scaling.type": "none"}},
+    "llama-yarn": {"architecture": "llama", "keys": _YARN},
+    "llama-yarn-factor": {"architecture": "llama", "keys": _YARN | {"rope.scaling.attn_factor": 0.8}},
     "llama-freqs": {"architecture": "llama", "factors": ("rope_freqs.weight",)},
     "qwen2": {"architecture": "qwen2", "biases": True, "tied": False},
+    "qwen2-head-bias": {"architecture": "qwen2", "biases": True, "tied": False, "head_bias": True},
     "qwen3": {"architecture": "qwen3"},
-    "qwen3-yarn": {"architecture": "qwen3", "rope": _YARN},
+    "qwen3-yarn": {"architecture": "qwen3", "keys": _YARN},
     "gemma": {"architecture": "gemma"},
     "gemma2": {"architecture": "gemma2"},
-    "gemma3": {
+    "gemma2-pattern": {
+        "architecture": "gemma2",
+        "keys": {"attention.sliding_window_pattern": [False, True, True, False], "rope.freq_base_swa": 5000.0},
+    },
+    "gemma3": {"architecture": "gemma3", "keys": _GLOBAL},
+    "gemma3-pattern": {
         "architecture": "gemma3",
-        "rope": {"freq_base": 1e6, "scaling.type": "linear", "scaling.factor": 8.0},
-    },
-    "phi3": {"architecture": "phi3", "tied": False},
-    "phi3-short": {
-        "architecture": "phi3",
         "tied": False,
-        "context": 1024,
-        "rope": _LONGROPE | {"scaling.original_context_length": 512},
-        "factors": ("rope_factors_short.weight", "rope_factors_long.weight"),
+        "keys": _GLOBAL
+        | {"attention.sliding_window_pattern": 3, "rope.freq_base_swa": 5000.0, "final_logit_softcapping": 6.0},
     },
-    "phi3-long": {
-        "architecture": "phi3",
-        "tied": False,
-        "context": 1024,
-        "rope": _LONGROPE | {"scaling.original_context_length": 128},
-        "factors": ("rope_factors_short.weight", "rope_factors_long.weight"),
-    },
+    "gemma3-no-window": {"architecture": "gemma3", "window": 0, "keys": _GLOBAL},
+    "phi3": _PHI3,
+    "phi3-biases": _PHI3 | {"biases": True},
+    "phi3-short": _PHI3
+    | {"context": 1024, "keys": _LONGROPE | {"rope.scaling.original_context_length": 512}, "factors": _BOTH},
+    "phi3-long": _PHI3 | {"context": 1024, "keys": _LONGROPE, "factors": _BOTH},
+    "phi3-partial": _PHI3 | {"context": 1024, "keys": _LONGROPE | {"rope.dimension_count": 12}, "factors": _BOTH},
 }
+
+
+def factor_table(name: str, count: int) -> np.ndarray:
+    """The `count` factors that a model of tests.tiny stores under `name`, float32."""
+    return _FACTORS[name](count).astype(np.float32)
 
 
 def write_tiny(
@@ -71,7 +91,8 @@ def write_tiny(
     block: str = "F32",
     tied: bool = True,
     biases: bool = False,
-    rope: Mapping[str, Any] | None = None,
+    head_bias: bool = False,
+    keys: Mapping[str, Any] | None = None,
     factors: tuple[str, ...] = (),
     context: int = CONTEXT,
     hidden: int = HIDDEN,
@@ -80,27 +101,32 @@ def write_tiny(
     window: int = WINDOW,
     seed: int = 0,
 ) -> Path:
-    """Write a model; the same arguments give the same bytes. `block` is the type of every matrix (one that `gguf.quants`
-    can quantise), `rope` are keys below `<architecture>.rope.`, `factors` the tables of frequency factors to add."""
+    """Write a model; the same arguments give the same bytes. `block` is the type of every matrix whose rows it divides
+    (one that `gguf.quants` can quantise), `keys` are metadata below `<architecture>.`, `factors` the tables of
+    frequency factors to add."""
     assert architecture in ARCHITECTURES
     layers = layers or _LAYERS.get(architecture, 3)
     head_dim = 24 if architecture in ("qwen3", *_GEMMA) else hidden // HEADS
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_string("general.name", "tiny")  # llama.cpp expects certain tokens of a model that is called phi3
-    keys = _keys(architecture, context, hidden, ffn, layers, head_dim, window)
-    for key, value in (keys | {f"rope.{key}": value for key, value in (rope or {}).items()}).items():
-        name = f"{architecture}.{key}"
-        {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)](name, value)
+    add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+    keys = _keys(architecture, context, hidden, ffn, layers, head_dim, window) | (keys or {})
+    for key, value in keys.items():
+        add[type(value)](f"{architecture}.{key}", value)
     _add_vocabulary(writer)
     draw = np.random.default_rng([seed, len(architecture), layers])
     kind = gguf.GGMLQuantizationType[block]
-    for name, array in _tensors(draw, architecture, hidden, ffn, layers, head_dim, tied, biases).items():
-        if array.ndim == 2 and block != "F32":
+    tensors = _tensors(draw, architecture, hidden, ffn, layers, head_dim, tied, biases)
+    if head_bias:
+        tensors["output.bias"] = draw.standard_normal(VOCAB).astype(np.float32)
+        tensors["output.bias"][-1] = -8
+    for name, array in tensors.items():
+        if array.ndim == 2 and block != "F32" and array.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
             writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, array)
     for name in factors:
-        writer.add_tensor(name, _FACTORS[name](head_dim // 2).astype(np.float32))
+        writer.add_tensor(name, factor_table(name, keys["rope.dimension_count"] // 2))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -116,13 +142,13 @@ def _keys(architecture, context, hidden, ffn, layers, head_dim, window) -> dict[
         "feed_forward_length": ffn,
         "attention.head_count": HEADS,
         "attention.head_count_kv": KV_HEADS,
-        "attention.layer_norm_rms_epsilon": 1e-5 if architecture == "llama" else 1e-6,
+        "attention.layer_norm_rms_epsilon": NORM_EPS,
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "rope.dimension_count": head_dim,
         "rope.freq_base": 10000.0,
     }
-    if architecture in ("gemma2", "gemma3", "phi3"):
+    if architecture in ("gemma2", "gemma3", "phi3") and window:
         keys["attention.sliding_window"] = window
     if architecture == "gemma2":  # low enough to bend what they cap
         keys |= {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 6.0}
@@ -130,8 +156,8 @@ def _keys(architecture, context, hidden, ffn, layers, head_dim, window) -> dict[
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """Byte-level BPE: the 128 bytes of ASCII, pairs of letters, and a control token that begins and ends texts. Every token
-    is whole characters: llama.cpp reports no probabilities where a piece ends within one."""
+    """Byte-level BPE: the 128 bytes of ASCII, pairs of letters, and a control token that begins and ends texts. Every
+    token is whole characters: llama.cpp reports no probabilities where a piece ends within one."""
     letters = [chr(byte) if 33 <= byte < 127 else chr(256 + byte - (94 if byte == 127 else 0)) for byte in range(128)]
     pairs = [(a, b) for a in "abcdefghijklmnop" for b in "abcdefghijklmnop"][: VOCAB - 129]
     writer.add_tokenizer_model("gpt2")
@@ -165,6 +191,9 @@ def _tensors(draw, architecture, hidden, ffn, layers, head_dim, tied, biases) ->
     tensors = {"token_embd.weight": embedding, "output_norm.weight": (signs * norm(hidden)).astype(np.float32)}
     if not tied:
         tensors["output.weight"] = matrix(VOCAB, hidden, 2.5)
+    tensors["token_embd.weight" if tied else "output.weight"][-1] = (
+        0  # so that the end of a text is never the likeliest
+    )
     for layer in range(layers):
         parts = {"attn_norm.weight": norm(hidden), "ffn_norm.weight": norm(hidden)}
         if architecture == "phi3":
@@ -177,17 +206,29 @@ def _tensors(draw, architecture, hidden, ffn, layers, head_dim, tied, biases) ->
             parts["ffn_gate.weight"], parts["ffn_up.weight"] = matrix(ffn, hidden), matrix(ffn, hidden)
         parts["attn_output.weight"], parts["ffn_down.weight"] = matrix(hidden, q), matrix(hidden, ffn)
         if ARCHITECTURES[architecture].qk_norm:
-            parts["attn_q_norm.weight"], parts["attn_k_norm.weight"] = 1.5 * norm(head_dim), 1.5 * norm(head_dim)
+            parts["attn_q_norm.weight"], parts["attn_k_norm.weight"] = 1.25 * norm(head_dim), 1.25 * norm(head_dim)
         if ARCHITECTURES[architecture].post_norms:
-            parts["post_attention_norm.weight"], parts["post_ffw_norm.weight"] = norm(hidden), norm(hidden)
+            parts["post_attention_norm.weight"], parts["post_ffw_norm.weight"] = norm(hidden), 0.6 * norm(hidden)
         if biases:
-            names = ["attn_q", "attn_k", "attn_v"]
+            names = ["attn_qkv"] if architecture == "phi3" else ["attn_q", "attn_k", "attn_v"]
             names += ["attn_output", "ffn_gate", "ffn_up", "ffn_down"] if architecture == "llama" else []
             for name in names:
                 rows = len(parts[f"{name}.weight"])
                 parts[f"{name}.bias"] = (0.3 * draw.standard_normal(rows)).astype(np.float32)
         tensors |= {f"blk.{layer}.{name}": array.astype(np.float32) for name, array in parts.items()}
     return tensors
+
+
+def random_adapter(projections: Sequence[Projection], rank: int = 4, seed: int = 0) -> dict[str, mx.array]:
+    """A and B both random, so that the adapter's contribution is a fifth of what it is added to."""
+    draw, params = np.random.default_rng(seed), {}
+    for p in projections:
+        out, inner = p.shape
+        a = draw.standard_normal((rank, inner)) / np.sqrt(inner)
+        b = draw.standard_normal((out, rank)) * 0.2 / np.sqrt(rank)
+        params[f"{p.tensor}.lora_a"] = mx.array(a.astype(np.float32))
+        params[f"{p.tensor}.lora_b"] = mx.array(b.astype(np.float32))
+    return params
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+from tests.tiny import tiny as tiny  # a fixture
