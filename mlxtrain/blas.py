@@ -17,6 +17,7 @@ import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _PAGE = 0x10000  # the largest page of any Linux this runs on (64 KiB, some arm64 kernels)
 
@@ -95,6 +96,11 @@ def _numpy_openblas() -> tuple[Path, str] | None:
     return (found[0], "64_") if found else None
 
 
+def _symbol(openblas: ctypes.CDLL, name: str, suffix: str) -> Any:
+    """A function by its name in NumPy 2 wheels, or in those of NumPy 1. AttributeError where it has neither."""
+    return getattr(openblas, f"scipy_{name}{suffix}", None) or getattr(openblas, f"{name}{suffix}")
+
+
 def _agrees(library: ctypes.CDLL) -> bool:
     """Whether the library's cblas_sgemm computes a 2x3 by 3x2 product, with C of a wider row than the product."""
     a, b, c = (ctypes.c_float * 6)(1, 2, 3, 4, 5, 6), (ctypes.c_float * 6)(1, 0, 0, 1, 1, 1), (ctypes.c_float * 6)()
@@ -119,6 +125,17 @@ def _load_shim(image: bytes) -> ctypes.CDLL:
         return ctypes.CDLL(path, mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     finally:
         os.close(handle)
+
+
+def _leave_a_core(openblas: ctypes.CDLL, suffix: str) -> str:
+    """Use all cores but one, unless the environment says how many. OpenBLAS's threads wait for each other by spinning:
+    with every core theirs, one other busy program makes each product wait for the scheduler, which was measured to cost
+    five times and more. A fixed number, not one by load, so that the same run gives the same bits."""
+    cores = len(os.sched_getaffinity(0))
+    if not any(os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")):
+        _symbol(openblas, "openblas_set_num_threads", suffix)(max(1, cores - 1))
+    threads = _symbol(openblas, "openblas_get_num_threads", suffix)()
+    return f"{threads} of {cores} cores"
 
 
 def use_numpy_blas() -> BlasStatus:
@@ -147,10 +164,9 @@ def use_numpy_blas() -> BlasStatus:
         openblas = ctypes.CDLL(str(path))
         targets = {}
         for name in ("cblas_sgemm", "cblas_dgemm"):
-            function = getattr(openblas, f"scipy_{name}{suffix}", None) or getattr(openblas, f"{name}{suffix}")
-            targets[name] = ctypes.cast(function, ctypes.c_void_p).value
+            targets[name] = ctypes.cast(_symbol(openblas, name, suffix), ctypes.c_void_p).value
         _load_shim(shim_image(targets, platform.machine()))
-        return BlasStatus(name="OpenBLAS of NumPy", fast=True, detail=path.name)
+        return BlasStatus(name="OpenBLAS of NumPy", fast=True, detail=_leave_a_core(openblas, suffix))
     except (OSError, AttributeError) as error:
         hint = "set MLXTRAIN_BLAS to the path of a libopenblas.so"
         return BlasStatus(name="MLX's own", fast=False, detail=f"no fast BLAS ({error}): {slow}; {hint}")

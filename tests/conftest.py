@@ -1,15 +1,11 @@
 """Fixtures for files that `tools/fetch.py` fetches; tests that use them carry the marker `real`."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
 
-# OpenBLAS's threads spin: where a machine has other things to do, two are many times slower than one (docs/engine.md).
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-import mlxtrain  # noqa: E402, F401  before any test imports mlx: it puts the fast BLAS in place
+import mlxtrain  # noqa: F401  before any test imports mlx: it puts the fast BLAS in place
 
 _spec = importlib.util.spec_from_file_location("fetch", Path(__file__).parent.parent / "tools" / "fetch.py")
 _fetch = importlib.util.module_from_spec(_spec)
