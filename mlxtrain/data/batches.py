@@ -1,5 +1,6 @@
 """Which rows make which batch: a function of the seed and the step alone, so that a run can go on from any step."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,17 @@ def split(examples: Sequence[Example], held_out: int, seed: int) -> tuple[list[E
     chosen = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(len(examples))[:held_out]
     held = set(chosen.tolist())
     return [e for i, e in enumerate(examples) if i not in held], [examples[i] for i in sorted(held)]
+
+
+def split_document(example: Example) -> tuple[list[Example], list[Example]]:
+    """A single text: its last twentieth is held out, where that is two tokens or more."""
+    cut = len(example.ids) - len(example.ids) // 20
+    if example.kind != "text" or len(example.ids) - cut < 2:
+        return [example], []
+    parts = [(example.ids[:cut], example.targets[:cut]), (example.ids[cut:], example.targets[cut:].copy())]
+    parts[1][1][0] = False  # what it follows is not in the held-out part
+    first, last = (dataclasses.replace(example, ids=ids, targets=targets) for ids, targets in parts)
+    return [first], [last]
 
 
 def default_held_out(rows: int) -> int:

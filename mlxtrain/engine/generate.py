@@ -100,18 +100,18 @@ class Generator:
         for start in range(0, len(prompt) - 1, _PREFILL):
             part = ids[:, start : min(start + _PREFILL, len(prompt) - 1)]
             mx.eval(self.next_logits(part, caches))
-        keys = mx.random.key(sampling.seed)
-        token, index = self._sample(self.next_logits(ids[:, -1:], caches), sampling, keys, 0), 0
+        key, now = mx.random.split(mx.random.key(sampling.seed))
+        token = self._sample(self.next_logits(ids[:, -1:], caches), sampling, now)
         while True:
-            index += 1
+            key, now = mx.random.split(key)
             # The next token is under way before this one is read.
-            following = self._sample(self.next_logits(token[:, None], caches), sampling, keys, index)
+            following = self._sample(self.next_logits(token[:, None], caches), sampling, now)
             mx.async_eval(following)
             yield token.item()
             token = following
 
     @staticmethod
-    def _sample(z: mx.array, sampling: Sampling, key: mx.array, index: int) -> mx.array:
+    def _sample(z: mx.array, sampling: Sampling, key: mx.array) -> mx.array:
         if sampling.temperature <= 0:
             return mx.argmax(z, axis=-1)
         z = z / sampling.temperature
@@ -121,4 +121,4 @@ class Generator:
             p = mx.softmax(ranked, axis=-1)
             outside = mx.cumsum(p, axis=-1) - p >= sampling.top_p  # always keeps the likeliest
             z = mx.put_along_axis(z, order, mx.where(outside, -mx.inf, ranked), axis=-1)
-        return mx.random.categorical(z, axis=-1, key=mx.random.split(key, index + 1)[index])
+        return mx.random.categorical(z, axis=-1, key=key)

@@ -30,10 +30,15 @@ def prompt_ids(base: Base, prompt: str, *, raw: bool = False, system: str | None
 def stream(
     generator: Generator, base: Base, ids: list[int], sampling: Sampling, max_tokens: int
 ) -> Iterator[tuple[int, str]]:
-    """Tokens and the text each completes, until the model ends its turn or `max_tokens`; bytes of a character that is
-    not whole yet wait for the rest."""
+    """Tokens and the text each completes, until the model ends its turn, `max_tokens` or the model's context; bytes of
+    a character that is not whole yet wait for the rest. UserError where the prompt leaves no room."""
+    room = generator.decoder.config.context - len(ids)
+    if room <= 0:
+        raise UserError(
+            f"--prompt: has {len(ids)} tokens, but the model's context is {generator.decoder.config.context}"
+        )
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for token in islice(generator.tokens(ids, sampling), max_tokens):
+    for token in islice(generator.tokens(ids, sampling), min(max_tokens, room)):
         if token in base.tokenizer.eog_ids:
             break
         yield token, decoder.decode(base.tokenizer.token_bytes(token))

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from mlxtrain.base import Base, embedded
 from mlxtrain.config import LoraConfig, checked, from_table, to_toml
-from mlxtrain.data.batches import ShuffledBatches, default_held_out, in_order, split
+from mlxtrain.data.batches import ShuffledBatches, default_held_out, in_order, split, split_document
 from mlxtrain.data.examples import Encoder, Example, Report, Window, load_examples, windows
 from mlxtrain.engine.batch import Batch
 from mlxtrain.engine.generate import Generator, Sampling
@@ -83,6 +83,8 @@ def _prepare_data(
     examples = load(config.data)
     if config.val_data is not None:
         held_out = load(config.val_data)
+    elif config.val_rows is None and len(examples) == 1:
+        examples, held_out = split_document(examples[0])
     else:
         count = default_held_out(len(examples)) if config.val_rows is None else config.val_rows
         examples, held_out = split(examples, count, config.seed)

@@ -55,6 +55,8 @@ class RunDirectory:
 
     def forget_after(self, step: int) -> None:
         """Drop events of steps after `step`, which a resumed run does again."""
+        if not self.events.exists():
+            return
         kept = []
         for line in self.events.read_text(encoding="utf-8").splitlines():
             try:

@@ -1,11 +1,11 @@
-"""What is learned from a row: exactly the assistant's turns with their end, each target the token after its position."""
+"""What is learned from a row: the assistant's turns with their end, each target the token after its position."""
 
 import json
 
 import numpy as np
 import pytest
 
-from mlxtrain.data.batches import ShuffledBatches, collate, default_held_out, in_order, split
+from mlxtrain.data.batches import ShuffledBatches, collate, default_held_out, in_order, split, split_document
 from mlxtrain.data.chat import ChatTemplate
 from mlxtrain.data.examples import Encoder, Report, load_examples, windows
 from mlxtrain.engine.labels import UNLABELLED
@@ -171,3 +171,12 @@ def test_the_split_is_fixed_complete_and_disjoint(tmp_path):
     assert [default_held_out(n) for n in (1, 2, 100, 10_000)] == [0, 1, 5, 32]
     with pytest.raises(UserError, match="--val-rows"):
         split(data, 10, seed=0)
+
+
+def test_of_a_single_text_the_end_is_held_out(tmp_path):
+    example, _ = encode(tmp_path, {"text": "abcdefghij" * 10})
+    (train,), (held,) = split_document(example)
+    assert np.concatenate([train.ids, held.ids]).tolist() == example.ids.tolist() and len(held.ids) == 4
+    assert held.targets.tolist() == [False] + [True] * 3 and train.targets.sum() == len(train.ids) - 1
+    short, _ = encode(tmp_path, {"text": "abc"})
+    assert split_document(short) == ([short], [])

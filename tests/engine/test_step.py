@@ -203,8 +203,8 @@ def test_only_one_layer_is_dense_at_a_time(tiny):
     inputs, gradients = 4 * 2 * 64 * 192, 4 * sum(params[f"blk.0.attn_q.weight.lora_{part}"].size for part in "ab")
     allowed = 8 * (inputs + gradients)
     print(f"peak {growth[4]} and {growth[12]} bytes; allowed {allowed} more; a dense layer has {dense}")
-    # Buffers are reused by size, which moves a peak by some; eight dense layers would be sixteen times this slack.
-    assert inputs * 4 < growth[12] - growth[4] < allowed + dense / 2
+    # When a buffer is let go depends on the moment, which moves a peak by up to a layer; kept, eight more would show.
+    assert inputs * 4 < growth[12] - growth[4] < allowed + dense
 
 
 # ---- the recipe -----------------------------------------------------------------------------------------------------
