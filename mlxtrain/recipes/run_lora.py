@@ -30,8 +30,8 @@ from mlxtrain.train.rundir import RunDirectory, choose
 from mlxtrain.train.signals import StopRequest, stop_on_signals
 
 # What `mlxtrain lora` alone does: a run on the embedded model and chats that ends within a minute on two cores.
-EMBEDDED = {"steps": 60, "batch_size": 8, "seq_len": 96, "lr": 5e-3, "targets": "all"}
-EMBEDDED_PROMPT = "hi, how are you?"
+EMBEDDED = {"steps": 140, "batch_size": 4, "seq_len": 160, "lr": 8e-3, "targets": "all"}
+EMBEDDED_PROMPT = "Hi, how are you?"
 
 # Options that say where things go and how often, not what is computed: a resumed run may change them.
 _FREE = ("out", "eval_every", "save_every", "keep")

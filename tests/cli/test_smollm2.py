@@ -1,4 +1,4 @@
-"""The main job on a real model and real chats: SmolLM2-135M-Instruct Q4_1, as llama.cpp serves it, and chitchat-dataset."""
+"""The main job on a real model and real chats: SmolLM2-135M-Instruct Q4_1 and chitchat-dataset."""
 
 import json
 import time

@@ -209,7 +209,7 @@ def test_split_files_missing_or_mixed_are_named(tmp_path):
     paths = _write_split(tmp_path, 3)
     content = paths[1].read_bytes()
     paths[1].unlink()
-    with pytest.raises(UserError, match="m-00002-of-00003.gguf is missing"):
+    with pytest.raises(UserError, match=r"m-00002-of-00003\.gguf is missing"):
         GGUF(paths[0])
     paths[1].write_bytes(paths[2].read_bytes())
     with pytest.raises(UserError, match="two models are mixed"):
