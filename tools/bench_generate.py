@@ -2,18 +2,19 @@
 
     python tools/bench_generate.py model.gguf [--tokens 64] [--repeats 5]
 
-The model is of the llama architecture; mlx-lm's class gets the weights decoded by mlxtrain. Prints one JSON object; `ratio`
-is the median of mlxtrain's rate over mlx-lm's in each turn.
+The model is of the llama architecture; mlx-lm's class gets the weights decoded by mlxtrain. Prints one JSON object;
+`ratio` is the median of mlxtrain's rate over mlx-lm's in each turn.
 """
 
+# ruff: noqa: I001  mlxtrain comes before mlx: it puts the fast BLAS in place
 import argparse
 import json
 import statistics
 from itertools import islice
 from time import perf_counter
 
-import mlxtrain  # noqa: F401  before mlx: it puts the fast BLAS in place
-import mlx.core as mx  # isort: skip
+import mlxtrain  # noqa: F401
+import mlx.core as mx
 from mlx.utils import tree_unflatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models import llama
