@@ -102,13 +102,16 @@ class Generator:
             mx.eval(self.next_logits(part, caches))
         key, now = mx.random.split(mx.random.key(sampling.seed))
         token = self._sample(self.next_logits(ids[:, -1:], caches), sampling, now)
-        while True:
-            key, now = mx.random.split(key)
-            # The next token is under way before this one is read.
-            following = self._sample(self.next_logits(token[:, None], caches), sampling, now)
-            mx.async_eval(following)
-            yield token.item()
-            token = following
+        try:
+            while True:
+                key, now = mx.random.split(key)
+                # The next token is under way before this one is read.
+                following = self._sample(self.next_logits(token[:, None], caches), sampling, now)
+                mx.async_eval(following)
+                yield token.item()
+                token = following
+        finally:
+            mx.synchronize()  # a process that ends while MLX computes may crash
 
     @staticmethod
     def _sample(z: mx.array, sampling: Sampling, key: mx.array) -> mx.array:

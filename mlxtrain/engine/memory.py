@@ -47,9 +47,10 @@ def lora_memory(
     c, size, tokens = weights.config, dtype.size, batch_size * seq_len
     trainable = sum(rank * sum(p.shape) for p in projections)
     always = 16 * trainable + (c.layers + 1) * tokens * c.hidden * size
-    # z, its exponentials, the gradient, and one temporary of the same size
-    rows = min(HEAD_ROWS, tokens)
-    head = c.vocab * c.hidden * size + 4 * rows * c.vocab * 4
+    # While the head is decoded: blocks, quants as fp32, and their product with the scales. Later: the dense head with a
+    # chunk's logits, their exponentials, the gradient, and one temporary of the same size.
+    rows, blocks = min(HEAD_ROWS, tokens), weights.gguf.tensors[weights.head_name].nbytes
+    head = max(blocks + 8 * c.vocab * c.hidden, c.vocab * c.hidden * size + 4 * rows * c.vocab * 4)
     largest = max(sum(math.prod(t.shape) for t in spec.tensors) for spec in weights.specs)
     per_token = 12 * c.hidden + 6 * c.ffn + 4 * (c.heads + 2 * c.kv_heads) * c.head_dim
     scores = 4 * batch_size * c.heads * seq_len * seq_len * 4

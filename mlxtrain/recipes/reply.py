@@ -1,6 +1,7 @@
 """A prompt to streamed text: as a chat where the model has a template, else continued as it is."""
 
 import codecs
+import contextlib
 from collections.abc import Iterator
 from itertools import islice
 
@@ -38,10 +39,11 @@ def stream(
             f"--prompt: has {len(ids)} tokens, but the model's context is {generator.decoder.config.context}"
         )
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for token in islice(generator.tokens(ids, sampling), min(max_tokens, room)):
-        if token in base.tokenizer.eog_ids:
-            break
-        yield token, decoder.decode(base.tokenizer.token_bytes(token))
+    with contextlib.closing(generator.tokens(ids, sampling)) as tokens:
+        for token in islice(tokens, min(max_tokens, room)):
+            if token in base.tokenizer.eog_ids:
+                break
+            yield token, decoder.decode(base.tokenizer.token_bytes(token))
     yield -1, decoder.decode(b"", final=True)
 
 
