@@ -1,5 +1,6 @@
 """A GGUF opened for use: the file, its tokenizer, its chat template, the embedded example."""
 
+from datetime import datetime
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -20,9 +21,9 @@ def embedded(name: str) -> Path:
 class Base:
     """A model file and what its metadata gives. Raises UserError as the reader, tokenizer and template do."""
 
-    def __init__(self, path: str | Path, chat_template: Path | None = None):
+    def __init__(self, path: str | Path, chat_template: Path | None = None, date: datetime | None = None):
         self.gguf = GGUF(path)
-        self._template_path = chat_template
+        self._template_path, self._date = chat_template, date
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -57,4 +58,4 @@ class Base:
             "" if token is None else self.tokenizer.token_text(token)
             for token in (self.tokenizer.bos_id, self.tokenizer.eos_id)
         )
-        return ChatTemplate(source, bos=bos, eos=eos, path=path)
+        return ChatTemplate(source, bos=bos, eos=eos, path=path, date=self._date)

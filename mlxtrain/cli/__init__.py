@@ -53,6 +53,8 @@ def print_json(value: Any) -> None:
 def main() -> None:
     """Entry point: errors made for people are one line; exit codes are 0 done, 1 failed, 2 wrong input, 128+n signal
     n."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a file's metadata and names may hold any bytes
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except (UserError, RunError) as error:
@@ -67,9 +69,6 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # nobody reads any more; Python would complain when it flushes
-        sys.exit(0)
     except OSError as error:
         click.echo(f"error: {error.filename or 'a file'}: {error.strerror or error}", err=True)
         sys.exit(1)

@@ -37,7 +37,10 @@ def check(
     """Rows, tokens and supervised tokens of FILE, and each bad row by line. Exits 2 where there is a bad row."""
     from mlxtrain.base import Base
     from mlxtrain.data.examples import Encoder, Report, load_examples, windows
+    from mlxtrain.errors import UserError
 
+    if show and as_json:
+        raise UserError("--show prints text: leave out --json")
     base = Base(gguf, chat_template)
     examples, loaded = load_examples(file, Encoder(base.tokenizer, base.template, loss_on))
     report = Report(faults=loaded.faults)

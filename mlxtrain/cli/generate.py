@@ -22,7 +22,9 @@ from mlxtrain.cli.options import adapter_option, dtype_option, gguf_option, json
 @click.option(
     "--top-p", type=click.FloatRange(min=0, max=1, min_open=True), default=1.0, show_default=True, help="nucleus"
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of sampling")
+@click.option(
+    "--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="seed of sampling"
+)
 @template_option
 @dtype_option
 @json_option
@@ -43,13 +45,18 @@ def command(
     """Answer a prompt as a chat, or continue a text."""
     from mlxtrain.base import Base
     from mlxtrain.engine.generate import Sampling
+    from mlxtrain.errors import UserError
     from mlxtrain.recipes.reply import prompt_ids, stream
     from mlxtrain.recipes.served import served_generator
 
     warn_if_slow()
+    if raw and (system or chat_template):
+        raise UserError("--raw continues the text itself: leave out --system and --chat-template")
+    if top_p < 1 and not temp:
+        raise UserError("--top-p chooses among tokens drawn at random: give --temp too")
     base = Base(gguf, chat_template)
-    generator = served_generator(base, adapter, dtype)
     ids = prompt_ids(base, prompt, raw=raw, system=system)
+    generator = served_generator(base, adapter, dtype, len(ids) + max_tokens)
     start, first, tokens, pieces = perf_counter(), None, [], []
     for token, text in stream(generator, base, ids, Sampling(temperature=temp, top_p=top_p, seed=seed), max_tokens):
         first = first or perf_counter()

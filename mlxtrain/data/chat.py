@@ -32,12 +32,15 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
 
 class ChatTemplate:
     """A compiled chat template. The environment is the one templates are written for (trim_blocks, lstrip_blocks, loop
-    controls, `raise_exception`, `strftime_now`, `tojson`); it can reach no Python object."""
+    controls, `raise_exception`, `strftime_now`, `tojson`); it can reach no Python object, but nothing limits its time
+    or memory. `date` is what `strftime_now` tells; default: now."""
 
-    def __init__(self, source: str, *, bos: str = "", eos: str = "", path: str = "chat template"):
+    def __init__(
+        self, source: str, *, bos: str = "", eos: str = "", path: str = "chat template", date: datetime | None = None
+    ):
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda fmt: datetime.now().strftime(fmt)
+        environment.globals["strftime_now"] = (date or datetime.now()).strftime
         environment.filters["tojson"] = _to_json
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
@@ -56,7 +59,7 @@ class ChatTemplate:
             return self._template.render(messages=messages, add_generation_prompt=prompt, **self._tokens, **extra)
         except jinja2.TemplateError as error:
             raise ValueError(f"the chat template refuses the conversation: {error}") from None
-        except (TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        except Exception as error:  # a template is somebody's program, and may raise whatever Python can
             raise ValueError(f"the chat template fails on the conversation: {error!r}") from None
 
     def render_turns(self, messages: Sequence[Mapping[str, Any]], **extra: Any) -> tuple[str, list[Span]]:
@@ -72,7 +75,7 @@ class ChatTemplate:
         around = _MARKS.split(self.render(marked, **extra))
         contents = [messages[i]["content"] for i in turns]
         spans = _between(text, around, contents) if len(around) == len(turns) + 1 else None
-        return text, spans if spans is not None else _search(text, turns, contents)
+        return text, spans if spans is not None else _search(text, "\ue002".join(around), turns, contents)
 
 
 def _between(text: str, around: Sequence[str], contents: Sequence[str]) -> list[Span] | None:
@@ -94,14 +97,14 @@ def _between(text: str, around: Sequence[str], contents: Sequence[str]) -> list[
     return spans
 
 
-def _search(text: str, turns: Sequence[int], contents: Sequence[str]) -> list[Span]:
+def _search(text: str, others: str, turns: Sequence[int], contents: Sequence[str]) -> list[Span]:
     """For templates whose frame depends on the turn itself (one that looks for `</think>`): each turn must stand in the
-    text exactly once after the one before."""
+    text exactly once, after the one before, and nowhere in `others`, the text without the turns."""
     at, spans = 0, []
     for turn, content in zip(turns, contents, strict=True):
         shown = content.strip()
         start = text.find(shown, at)
-        if not shown or start < 0 or text.find(shown, start + 1) >= 0:
+        if not shown or start < 0 or text.count(shown) > 1 or shown in others:
             raise RewrittenTurn(
                 f"the chat template does not show messages[{turn}] as it is written (it cuts or rewrites the text), so "
                 "its tokens cannot be found; change the turn to what the template shows, or use 'text' rows"

@@ -99,7 +99,9 @@ class Encoder:
         eos = self.tokenizer.eos_id
         if eos is not None and (not ids or ids[-1] != eos):
             ids, starts = [*ids, eos], [*starts, len((prompt + completion).encode())]
-        return np.array(ids, np.int32), np.array(starts) >= len(prompt.encode())
+        span = (len(prompt.encode()), len((prompt + completion).encode()))
+        targets = _overlapping([span], starts, span[1])
+        return np.array(ids, np.int32), targets | (np.arange(len(ids)) >= _first_at(starts, span[1]))
 
     def _chat(self, row: Row, messages: list[dict], extra: dict) -> tuple[np.ndarray, np.ndarray]:
         if self.template is None:
@@ -110,19 +112,20 @@ class Encoder:
             text, spans = self.template.render_turns(messages, **extra)
         except ValueError as error:
             raise row.fault(str(error)) from None
-        ids, starts = encode_rendered(self.tokenizer, text)
+        try:
+            ids, starts = encode_rendered(self.tokenizer, text)
+        except UserError as error:
+            raise row.fault(str(error)) from None
         return np.array(ids, np.int32), self._turn_targets(text, spans, ids, starts)
 
     def _turn_targets(
         self, text: str, spans: Sequence[tuple[int, int]], ids: list[int], starts: list[int]
     ) -> np.ndarray:
-        """Tokens that begin inside a turn, and the end-of-turn token that follows it (white space between included)."""
-        targets = np.zeros(len(ids), bool)
-        begins = np.array(starts)
-        for start, stop in _byte_spans(text, spans):
-            first, after = np.searchsorted(begins, (start, stop))
-            targets[first:after] = True
-            end = after
+        """Tokens of the turns, and the end-of-turn token that follows each (white space between included)."""
+        inside = _byte_spans(text, spans)
+        targets = _overlapping(inside, starts, len(text.encode()))
+        for _, stop in inside:
+            end = after = _first_at(starts, stop)
             while end < len(ids) and ids[end] not in self.tokenizer.eog_ids and self._is_space(ids[end]):
                 end += 1
             if end < len(ids) and ids[end] in self.tokenizer.eog_ids:
@@ -140,6 +143,22 @@ def encode_rendered(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[in
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids, starts = [tokenizer.bos_id, *ids], [0, *starts]
     return ids, starts
+
+
+def _first_at(starts: Sequence[int], position: int) -> int:
+    """The first token that begins at `position` or after it."""
+    return int(np.searchsorted(np.asarray(starts), position))
+
+
+def _overlapping(spans: Sequence[tuple[int, int]], starts: Sequence[int], size: int) -> np.ndarray:
+    """Which tokens hold a byte of a span. One that begins before it counts: where a template puts a space before a
+    turn, the space is part of the turn's first token, and that is the token a model has to produce first."""
+    targets = np.zeros(len(starts), bool)
+    ends = np.append(np.asarray(starts)[1:], size)
+    for start, stop in spans:
+        if start < stop:
+            targets[np.searchsorted(ends, start, side="right") : _first_at(starts, stop)] = True
+    return targets
 
 
 def _byte_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -41,6 +41,7 @@ def read_rows(path: str | Path) -> Iterator[Row | UserError]:
         raise UserError(f"{path}: no such file; give the path of a JSONL or text file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    data = data.removeprefix(b"\xef\xbb\xbf")  # the mark some editors begin a UTF-8 file with
     if not data.strip():
         raise UserError(f"{path}: is empty, expected at least one row")
     if path.suffix.lower() not in JSON_SUFFIXES:
@@ -86,6 +87,8 @@ def _parse(path: Path, number: int, line: bytes) -> Row:
         value = json.loads(_utf8(path, number, line))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{number}: is not JSON ({error.msg} at column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists within lists
+        raise UserError(f"{path}:{number}: cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}:{number}: is a JSON {type(value).__name__}, expected an object")
     if "messages" in value:

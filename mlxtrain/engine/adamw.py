@@ -18,7 +18,9 @@ def hyper_row(
     lr: float, step: int, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.0
 ) -> mx.array:
     """The seven slots for optimizer step `step` (from 1), float32; the bias corrections are computed in double."""
-    row = [lr, beta1, beta2, eps, weight_decay, 1 / (1 - beta1**step), 1 / (1 - beta2**step)]
+    # From the betas as the update has them, rounded to fp32: the corrections then cancel their rounding.
+    b1, b2 = float(np.float32(beta1)), float(np.float32(beta2))
+    row = [lr, beta1, beta2, eps, weight_decay, 1 / (1 - b1**step), 1 / (1 - b2**step)]
     return mx.array(np.array(row, np.float32))
 
 

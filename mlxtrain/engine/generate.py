@@ -8,6 +8,7 @@ import numpy as np
 
 from mlxtrain.engine.memory import fits_dense
 from mlxtrain.engine.streamed import Params, StreamedDecoder
+from mlxtrain.gguf.blocks import decode
 from mlxtrain.models.decoder import block, logits
 from mlxtrain.models.lora import Projection, adapter
 from mlxtrain.models.weights import Weights
@@ -68,16 +69,14 @@ class Generator:
             weights, projections, scale=scale, dtype=dtype, keep=fits_dense(weights, dtype), compiled=False
         )
         self.params = params or {}
-        self._embedding = (
-            weights.dense("token_embd.weight", dtype) if self.decoder.keep and not weights.config.tied else None
-        )
+        self._embedding = weights.blocks("token_embd.weight") if self.decoder.keep else None
 
     def _embed(self, ids: mx.array) -> mx.array:
         d = self.decoder
-        if not d.keep:
+        if self._embedding is None:
             return d.embed(np.array(ids))
-        table = d.head()[1] if self._embedding is None else self._embedding
-        return (table[ids].astype(mx.float32) * d.config.embedding_scale).astype(d.dtype)
+        rows = decode(self._embedding[ids], d.weights.type_of("token_embd.weight"))  # only these, and exactly
+        return (rows * d.config.embedding_scale).astype(d.dtype)
 
     def next_logits(self, ids: mx.array, caches: list[KVCache]) -> mx.array:
         """fp32 logits (B, vocab) of the token after `ids` (B, T), which follow what the caches hold."""

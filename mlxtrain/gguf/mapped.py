@@ -49,7 +49,7 @@ class MappedTensors:
 
     def __init__(self, tensors: dict[str, Tensor]):
         self.tensors = tensors
-        self._keep = mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()
+        self._keep = mx.metal.is_available()  # pages are adopted whatever the default device
         self._kept: dict[str, mx.array] = {}
 
     def __getitem__(self, name: str) -> mx.array:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlxtrain.errors import UserError
-from mlxtrain.gguf.types import BLOCK_TYPES, BlockType, row_bytes
+from mlxtrain.gguf.types import BLOCK_TYPES, BlockType, row_bytes, type_name
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -234,7 +234,9 @@ def _read_entry(cursor: _Cursor, index: int) -> tuple[str, BlockType, tuple[int,
     offset = cursor.number("<Q", f"offset of {name!r}")
     block = BLOCK_TYPES.get(type_id)
     if block is None:
-        raise UserError(f"{cursor.path}: tensor {name!r} has block type {type_id}, which ggml does not define")
+        raise UserError(
+            f"{cursor.path}: tensor {name!r} has block type {type_name(type_id)}, which ggml does not store"
+        )
     if any(d == 0 or d >= 2**31 for d in dims):
         raise cursor.fail(f"tensor {name!r} has shape {dims[::-1]}, expected each dimension in 1 to 2^31-1")
     if dims[0] % block.weights:

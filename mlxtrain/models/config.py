@@ -102,6 +102,8 @@ def decoder_config(gguf: GGUF, seq_len: int | None = None) -> DecoderConfig:
     layers = gguf.key(f"{name}.block_count", int)
     heads = gguf.key(f"{name}.attention.head_count", int)
     kv_heads = gguf.key(f"{name}.attention.head_count_kv", int, heads)
+    if layers > len(gguf.tensors):
+        raise UserError(f"{gguf.path}: block_count is {layers}, but there are {len(gguf.tensors)} tensors in all")
     _positive(gguf, {"embedding_length": hidden, "block_count": layers, "head_count": heads, "head_count_kv": kv_heads})
     head_dim = gguf.key(f"{name}.attention.key_length", int, hidden // heads)
     if heads % kv_heads or gguf.key(f"{name}.attention.value_length", int, head_dim) != head_dim:
@@ -187,6 +189,13 @@ def _ropes(gguf: GGUF, arch: Architecture, head_dim: int, context: int, slides: 
         original_context=gguf.key(f"{name}.rope.scaling.original_context_length", int, context),
         magnitude=gguf.key(f"{name}.rope.scaling.attn_factor", float, 1.0),
     )
+    for key, value in (("rope.freq_base", rope.base), ("rope.scaling.factor", rope.factor)):
+        if not 0 < value < math.inf:
+            raise UserError(f"{gguf.path}: {key} is {value}, expected a positive number")
+    if rope.scaling == "yarn" and rope.original_context <= 0:
+        raise UserError(
+            f"{gguf.path}: rope.scaling.original_context_length is {rope.original_context}, expected more than 0"
+        )
     if not slides:
         return (rope,)
     if name == "gemma3":  # sliding layers are never scaled

@@ -57,6 +57,8 @@ def parse_layers(text: str, count: int) -> tuple[int, ...]:
             chosen = set(range(count - last, count)) if 0 < last <= count else set()
         else:
             ends = [[int(end) for end in part.split("-", 1)] for part in text.split(",")]
+            if any(end >= count for pair in ends for end in pair):
+                raise fail
             chosen = {layer for end in ends for layer in range(end[0], end[-1] + 1)}
     except ValueError:
         raise fail from None

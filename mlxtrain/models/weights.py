@@ -146,6 +146,10 @@ class Weights:
         """The blocks of one layer, by name within the layer: uint8, (rows, bytes per row)."""
         return {t.suffix: self._mapped[f"blk.{index}.{t.suffix}"] for t in self.specs[index].tensors}
 
+    def blocks(self, name: str) -> mx.array:
+        """The blocks of one tensor: uint8, (rows, bytes per row)."""
+        return self._mapped[name]
+
     def type_of(self, name: str) -> str:
         return self.gguf.tensors[name].type.name
 

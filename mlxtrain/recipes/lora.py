@@ -98,8 +98,11 @@ class LoRA:
                 f"{', '.join(map(str, batch.rows))}); nothing was updated; lower --lr or look at these rows"
             )
         reset = mx.array(float(is_first))
-        state.params, state.m, state.v = self._update(state.params, grads, state.m, state.v, hp, reset)
-        mx.eval(state.params, state.m, state.v)
+        params, m, v = self._update(state.params, grads, state.m, state.v, hp, reset)
+        mx.eval(params, m, v)
+        if not math.isfinite(self._norm(params).item()):
+            raise RunError(f"step {state.step + 1}: the update is not finite; nothing was updated; lower --lr")
+        state.params, state.m, state.v = params, m, v
         state.step += 1
         return result
 

@@ -13,6 +13,8 @@ from mlxtrain.errors import UserError
 
 def prompt_ids(base: Base, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]:
     """Tokens of a prompt. `raw` continues the text itself. UserError where nothing is left to continue."""
+    if system and base.template is None:
+        raise UserError(f"--system: {base.gguf.path} has no chat template; give one by --chat-template")
     if raw or base.template is None:
         ids = base.tokenizer.encode(prompt)
     else:

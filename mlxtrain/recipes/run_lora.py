@@ -1,10 +1,12 @@
 """A whole LoRA run, from files to an adapter, top to bottom."""
 
 import dataclasses
+import hashlib
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from mlxtrain.engine.batch import Batch
 from mlxtrain.engine.generate import Generator, Sampling
 from mlxtrain.errors import UserError
 from mlxtrain.export.gguf_adapter import write_adapter
-from mlxtrain.files import cached_sha256, sha256
+from mlxtrain.files import cached_sha256, sampled_sha256, sha256
 from mlxtrain.fixture import StandardFixture
 from mlxtrain.recipes.lora import LoRA, compute_dtype
 from mlxtrain.recipes.reply import reply
@@ -55,14 +57,17 @@ class Outcome:
 def lora_config(given: dict[str, Any], resume: bool, source: str) -> tuple[LoraConfig, RunDirectory]:
     """Options and directory of a run from what was given: to resume, on top of what the run was started with; with
     neither a model nor data, on top of the embedded example's."""
-    run = choose(Path(given["out"]) if given.get("out") else None, resume)
+    out = from_table(LoraConfig, given, source).out
+    run = choose(out, resume)
     if resume:
-        table = tomllib.loads(run.config.read_text(encoding="utf-8"))
+        table = tomllib.loads(run.config.read_text(encoding="utf-8", errors="surrogateescape"))
         table.pop("versions", None)
         return from_table(LoraConfig, {**table, **given}, str(run.config)), run
     if given.get("gguf") is None and given.get("data") is None:
         given = {**EMBEDDED, **given}
     config = from_table(LoraConfig, given, source)
+    if config.val_data is not None and config.val_rows is not None:
+        raise UserError("--val-rows splits rows off --data, --val-data brings rows of its own; give one of them")
     if config.gguf is not None and config.data is None:
         raise UserError("--data is missing: give the rows to train on (JSONL with messages, or a text file)")
     return config, run
@@ -111,7 +116,8 @@ def run_lora(
     config, run = lora_config(given, resume, source)
     example = config.gguf is None
     prompt = EMBEDDED_PROMPT if prompt is None and example and config.data is None else prompt
-    base = Base(config.gguf or embedded("default.gguf"), config.chat_template)
+    config = dataclasses.replace(config, date=config.date or datetime.now().strftime("%Y-%m-%d"))
+    base = Base(config.gguf or embedded("default.gguf"), config.chat_template, _date(config.date))
     config = _resolved(config, base)
 
     recipe = LoRA(config)
@@ -120,12 +126,12 @@ def run_lora(
     train, held_out = _prepare_data(config, encoder, say)
     data_digest = sha256([config.data, *([config.val_data] if config.val_data else [])])
     fixture = StandardFixture(batches=ShuffledBatches(train, config.batch_size, config.seed), config=config)
-    fingerprint = _fingerprint(config, base, data_digest)
+    fingerprint = _fingerprint(config, base, train, held_out)
     recipe.build()
+    run, initial = run.claim(), recipe.state.params
     if resume:
         _restore(run, recipe, fingerprint)
-
-    run.open(config)
+    run.write_config(config)
     trainable = sum(p.size for p in recipe.state.params.values())
     say(
         f"{base.gguf.path.name}: {base.gguf.architecture}, {base.gguf.nbytes / 1e6:.0f} MB; "
@@ -133,10 +139,14 @@ def run_lora(
     )
     if prompt and not resume:
         say(f"before: {_answer(recipe, base, prompt)}")
+        mx.clear_cache()  # the answer needed the whole model, training does not
+        mx.reset_peak_memory()
     with ThreadPoolExecutor(1) as pool, stop_on_signals() as stop:
         digest = pool.submit(cached_sha256, base.gguf.paths)  # beside training: hashing needs neither MLX nor the GIL
         loop = _loop(recipe, fixture, run, config, in_order(held_out, config.batch_size), stop, fingerprint)
+        loop.base = None if run.has_base_loss() else initial
         _train(loop, run, base, recipe, config, trainable)
+        peak = mx.get_peak_memory()
         _export(run, recipe, base, config, digest, data_digest)
     if prompt and stop.signal is None:
         say(f"after:  {_answer(recipe, base, prompt)}")
@@ -148,7 +158,7 @@ def run_lora(
         first_loss=loop.losses[0] if loop.losses else None,
         last_loss=loop.losses[-1] if loop.losses else None,
         held_out=loop.held_out_losses,
-        peak_memory=mx.get_peak_memory(),
+        peak_memory=peak,
         exit_code=stop.exit_code,
     )
 
@@ -168,15 +178,23 @@ def _resolved(config: LoraConfig, base: Base) -> LoraConfig:
     )
 
 
-def _fingerprint(config: LoraConfig, base: Base, data_digest: str) -> dict[str, Any]:
-    """What must be equal for a resumed run to be the same run."""
+def _date(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d")
+    except ValueError:
+        raise UserError(f"--date {text!r}: expected a date like 2026-01-31") from None
+
+
+def _fingerprint(config: LoraConfig, base: Base, train: list[Window], held_out: list[Window]) -> dict[str, Any]:
+    """What must be equal for a resumed run to be the same run: the options, the model, and every token and target,
+    which hold what data, tokenizer, template and split come to."""
+    tokens = hashlib.sha256()
+    for window in [*train, *held_out]:
+        tokens.update(window.ids.tobytes() + window.labels.tobytes())
     options = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in _FREE}
     for name in ("gguf", "data", "val_data", "chat_template"):
         del options[name]  # the files may have moved; their content counts
-    template = base.gguf.key("tokenizer.chat_template", str, "")
-    if config.chat_template:
-        template = config.chat_template.read_text(encoding="utf-8")
-    return {**options, "base_bytes": base.gguf.nbytes, "data_sha256": data_digest, "template": template}
+    return {**options, "base": sampled_sha256(base.gguf.paths), "tokens": tokens.hexdigest()}
 
 
 def _restore(run: RunDirectory, recipe: LoRA, fingerprint: dict[str, Any]) -> None:
@@ -207,6 +225,7 @@ def _loop(
         eval_every=config.eval_every,
         save_every=config.save_every,
         save=lambda: save_checkpoint(run.checkpoints, recipe.state, fingerprint, config.keep),
+        base=None,
     )
 
 

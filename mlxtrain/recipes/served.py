@@ -22,9 +22,9 @@ def _parts(base: Base, adapter: Path | None, seq_len: int | None):
     )
 
 
-def served_generator(base: Base, adapter: Path | None, dtype: str) -> Generator:
-    """Ready to continue token sequences."""
-    weights, projections, params, scale = _parts(base, adapter, None)
+def served_generator(base: Base, adapter: Path | None, dtype: str, length: int) -> Generator:
+    """Ready to continue token sequences up to `length` tokens, the prompt included, or the model's context."""
+    weights, projections, params, scale = _parts(base, adapter, min(length, base.decoder().context))
     return Generator(weights, projections, params, scale=scale, dtype=compute_dtype(dtype))
 
 

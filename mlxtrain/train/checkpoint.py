@@ -12,33 +12,63 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlxtrain.errors import UserError
+from mlxtrain.errors import RunError, UserError
 from mlxtrain.files import fsync_directory, write_text
 from mlxtrain.train.state import TrainState
 
 _GROUPS = ("params", "m", "v")
+_VALID = "state.json"
 
 
 def save_checkpoint(directory: Path, state: TrainState, config: dict, keep: int) -> Path:
-    """Write `state` under `directory`, then drop all but the newest `keep`. Returns the checkpoint's path."""
+    """Write `state` under `directory`, then drop all but the newest `keep`. Returns the checkpoint's path. A step that
+    is saved already is left as it is: a run gives the same state at the same step.
+
+    Raises RunError, with nothing half-written left, where the disk does not take it.
+    """
     final = directory / f"step-{state.step:06d}"
-    temporary = directory / f".{final.name}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    arrays = {f"{group}/{name}": a for group in _GROUPS for name, a in getattr(state, group).items()}
-    mx.save_safetensors(str(temporary / "state.safetensors"), arrays)
-    _sync(temporary / "state.safetensors")
-    (temporary / "state.json").write_text(json.dumps({"step": state.step, "config": config}, indent=1))
-    _sync(temporary / "state.json")
-    fsync_directory(temporary)
-    shutil.rmtree(final, ignore_errors=True)
+    if (final / _VALID).exists():
+        return final
+    temporary = directory / f".{final.name}.tmp"
+    try:
+        _write(temporary, state, config)
+    except (OSError, RuntimeError) as error:  # MLX's own writer raises the latter
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise RunError(f"{final}: cannot be written ({error}); free some space, then go on by --resume") from None
+    _remove(final)
     temporary.rename(final)
     fsync_directory(directory)
     write_text(directory / "latest", final.name + "\n")
-    for old in sorted(directory.glob("step-*"))[:-keep]:
-        if old != final:
-            shutil.rmtree(old, ignore_errors=True)
+    for old in _valid(directory)[:-keep]:
+        _remove(old)
     return final
+
+
+def _write(temporary: Path, state: TrainState, config: dict) -> None:
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    fsync_directory(temporary.parent.parent)
+    arrays = {f"{group}/{name}": a for group in _GROUPS for name, a in getattr(state, group).items()}
+    mx.save_safetensors(str(temporary / "state.safetensors"), arrays)
+    _sync(temporary / "state.safetensors")
+    (temporary / _VALID).write_text(json.dumps({"step": state.step, "config": config}, indent=1))
+    _sync(temporary / _VALID)
+    fsync_directory(temporary)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Out of sight first, so that half of it is never taken for a checkpoint."""
+    if checkpoint.exists():
+        hidden = checkpoint.with_name(f".{checkpoint.name}.old")
+        shutil.rmtree(hidden, ignore_errors=True)
+        checkpoint.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _valid(directory: Path) -> list[Path]:
+    """Valid checkpoints, the newest last."""
+    found = [p for p in directory.glob("step-*") if (p / _VALID).exists()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
 
 
 def _sync(path: Path) -> None:
@@ -48,13 +78,13 @@ def _sync(path: Path) -> None:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest valid checkpoint, if there is one."""
-    found = [p for p in directory.glob("step-*") if (p / "state.json").exists()]
-    return max(found, default=None, key=lambda p: p.name)
+    found = _valid(directory)
+    return found[-1] if found else None
 
 
 def load_checkpoint(path: Path, state: TrainState, config: dict) -> None:
     """Restore `state` in place. UserError where the checkpoint is of a run with other options, naming each."""
-    saved = json.loads((path / "state.json").read_text())
+    saved = json.loads((path / _VALID).read_text())
     differing = [
         f"{key} was {saved['config'].get(key)!r}, now {config.get(key)!r}"
         for key in sorted(saved["config"].keys() | config.keys())

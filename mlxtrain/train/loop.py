@@ -39,6 +39,7 @@ class Loop:
     eval_every: int
     save_every: int
     save: Callable[[], None]
+    base: Arrays | None  # weights of step 0, while their held-out loss is not known
     losses: list[float] = field(default_factory=list)
     held_out_losses: dict[int, float] = field(default_factory=dict)
 
@@ -46,10 +47,11 @@ class Loop:
         """Steps until `steps` are done or a stop is asked for; saves at the end either way."""
         state = self.recipe.state
         while state.step < self.steps and self.stop.signal is None:
-            before = state.params
             self._step()
-            if state.step == 1:  # the first step is not kept waiting by what can be known after it as well
-                self._evaluate(0, before)
+            if self.base is not None and self.stop.signal is None:
+                # After a step, since the first is not kept waiting by what can be known later as well.
+                self._evaluate(0, self.base)
+                self.base = None
             last = state.step == self.steps
             if last or (self.eval_every and state.step % self.eval_every == 0):
                 self._evaluate(state.step, state.params)

@@ -6,10 +6,15 @@ checkpoints/     step-N directories and `latest`
 adapter.gguf     the result
 """
 
+import contextlib
+import fcntl
 import json
+import os
 import platform
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +28,10 @@ _NUMBERED = re.compile(r"^lora-(\d+)$")
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths of one run. Nothing is created before `open`."""
+    """Paths of one run. Nothing is created before `claim`."""
 
     path: Path
+    numbered: bool = False  # a new one of runs/lora-N, whose number was free when it was chosen
 
     @property
     def config(self) -> Path:
@@ -43,35 +49,45 @@ class RunDirectory:
     def adapter(self) -> Path:
         return self.path / "adapter.gguf"
 
-    def open(self, config: Any) -> None:
-        """Create the directory and write the configuration. UserError where it cannot be written."""
-        versions = {"mlxtrain": __version__, "mlx": _version("mlx"), "python": platform.python_version()}
+    def claim(self) -> "RunDirectory":
+        """Make the directory and take it for this process, until it ends. Where another process was faster to a
+        numbered one, the next is taken. UserError where it cannot be written or another process is running in it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=not self.numbered)
+            fcntl.flock(os.open(self.path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # left open on purpose
+        except FileExistsError:
+            stem, number = self.path.name.split("-")
+            return RunDirectory(self.path.with_name(f"{stem}-{int(number) + 1}"), numbered=True).claim()
+        except BlockingIOError:
+            raise UserError(f"{self.path}: another process is running in it; choose another --out") from None
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
+        return self
+
+    def write_config(self, config: Any) -> None:
+        """Write the options as they were resolved, with the versions that run them."""
+        versions = {"mlxtrain": __version__, "mlx": version("mlx"), "python": platform.python_version()}
         table = "".join(f"{key} = {toml_string(value)}\n" for key, value in versions.items())
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             write_text(self.config, f"{to_toml(config)}\n[versions]\n{table}")
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
+
+    def has_base_loss(self) -> bool:
+        """Whether the events hold the held-out loss of step 0."""
+        return self.events.exists() and any(e["event"] == "eval" and e["step"] == 0 for _, e in self._read())
+
+    def _read(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for line in self.events.read_text(encoding="utf-8").splitlines(keepends=True):
+            with contextlib.suppress(json.JSONDecodeError):  # the last line of a run that was killed while it wrote
+                yield line, json.loads(line)
 
     def forget_after(self, step: int) -> None:
         """Drop events of steps after `step`, which a resumed run does again."""
         if not self.events.exists():
             return
-        kept = []
-        for line in self.events.read_text(encoding="utf-8").splitlines():
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
-                continue  # the last line of a run that was killed while it wrote
-            if event.get("step", 0) <= step and event["event"] != "run_end":
-                kept.append(line + "\n")
+        kept = [line for line, e in self._read() if e.get("step", 0) <= step and e["event"] != "run_end"]
         write_text(self.events, "".join(kept))
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
 
 
 def choose(out: Path | None, resume: bool, root: Path = Path("runs")) -> RunDirectory:
@@ -85,7 +101,9 @@ def choose(out: Path | None, resume: bool, root: Path = Path("runs")) -> RunDire
         if resume and not numbers:
             raise UserError(f"--resume: there is no run under {root}; give its directory by --out")
         out = root / f"lora-{max(numbers) if resume else max(numbers, default=0) + 1}"
-    run = RunDirectory(out)
+        run = RunDirectory(out, numbered=not resume)
+    else:
+        run = RunDirectory(out)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file, expected a run directory; choose another --out")
     if resume and not run.config.exists():

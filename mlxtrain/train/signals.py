@@ -26,10 +26,12 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
     def note(number: int, _: FrameType | None) -> None:
         request.signal = number
-        for each in STOPPING:
+        for each in heard:
             signal.signal(each, signal.SIG_DFL)
 
-    before = {each: signal.signal(each, note) for each in STOPPING}
+    # A signal that is ignored already stays so: that is how nohup keeps a run alive.
+    heard = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in heard}
     try:
         yield request
     finally:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mlxtrain.gguf.reader import GGUF
+from tests.tiny import write_tiny
 
 FAST = ("--batch-size", 2, "--seq-len", 32, "--dropout", 0.1)
 
@@ -137,8 +138,68 @@ def test_resume_refuses_what_would_be_another_run(run, tiny_llama, texts):
     assert result.returncode == 2 and "lr was 0.001, now 0.5" in result.stderr
     result = run("lora", "--gguf", tiny_llama, "--data", texts, "--out", "r")
     assert result.returncode == 2 and "already holds a run" in result.stderr
+    other = run.directory / "other.gguf"  # another fine-tune of the same size
+    other.write_bytes(write_tiny(run.directory / "w.gguf", architecture="llama", seed=1).read_bytes())
+    assert other.stat().st_size == tiny_llama.stat().st_size
+    result = run("lora", "--resume", "--out", "r", "--gguf", other)
+    assert result.returncode == 2 and "base was" in result.stderr
+    changed = run.directory / "changed.jsonl"
+    changed.write_text(texts.read_text().replace("fox", "cat"))
+    result = run("lora", "--resume", "--out", "r", "--data", changed)
+    assert result.returncode == 2 and "tokens was" in result.stderr
     result = run("lora", "--resume", "--out", "elsewhere")
     assert result.returncode == 2 and "no run to resume" in result.stderr
+
+
+def test_a_finished_run_can_be_resumed_and_is_left_as_it_is(run, tiny_llama, texts):
+    assert run("lora", "--gguf", tiny_llama, "--data", texts, "--steps", 2, "--out", "r", *FAST).returncode == 0
+    before = adapter(run.directory / "r")
+    assert run("lora", "--resume", "--out", "r").returncode == 0
+    assert all(np.array_equal(before[n], a) for n, a in adapter(run.directory / "r").items())
+    assert (run.directory / "r" / "checkpoints" / "step-000002" / "state.json").exists()
+
+
+def test_two_runs_at_once_take_two_directories_and_one_is_not_shared(run, tiny_llama, texts, environment):
+    command = [
+        sys.executable,
+        "-m",
+        "mlxtrain",
+        "lora",
+        "--gguf",
+        str(tiny_llama),
+        "--data",
+        str(texts),
+        "--steps",
+        "40",
+    ]
+    both = [subprocess.Popen(command, cwd=run.directory, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    logs = [events(run.directory / "runs" / name) for name in ("lora-1", "lora-2")]
+    assert [[e["step"] for e in log if e["event"] == "step"] for log in logs] == [list(range(1, 41))] * 2
+
+
+def test_nohup_keeps_a_run_alive(run, tiny_llama, texts, environment):
+    command = [
+        "nohup",
+        sys.executable,
+        "-m",
+        "mlxtrain",
+        "lora",
+        "--gguf",
+        str(tiny_llama),
+        "--data",
+        str(texts),
+        "--steps",
+    ]
+    process = subprocess.Popen(
+        [*command, "150", "--out", "r"], cwd=run.directory, env=environment, stderr=subprocess.DEVNULL
+    )
+    log = run.directory / "r" / "events.jsonl"
+    while not log.exists() or '"step": 3,' not in log.read_text():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=120) == 0 and events(log.parent)[-1]["reason"] == "done"
 
 
 def test_numbered_directories_and_toml(run, tiny_llama, texts):
@@ -146,6 +207,9 @@ def test_numbered_directories_and_toml(run, tiny_llama, texts):
     toml.write_text(f'recipe = "lora"\ngguf = "{tiny_llama}"\ndata = "{texts}"\nsteps = 1\nseq_len = 16\n')
     assert run("run", "run.toml").returncode == 0 and run("run", "run.toml").returncode == 0
     assert sorted(p.name for p in (run.directory / "runs").iterdir()) == ["lora-1", "lora-2"]
+    toml.write_text('recipe = "lora"\nout = 3\n')
+    result = run("run", "run.toml")
+    assert result.returncode == 2 and "out is 3, expected path" in result.stderr
     toml.write_text('recipe = "lora"\nstepz = 3\n')
     result = run("run", "run.toml")
     assert result.returncode == 2 and "unknown key 'stepz'" in result.stderr
@@ -180,6 +244,9 @@ def bad_inputs(tmp_path, model, texts) -> dict[str, tuple[list, str]]:
         "too long": ([*on, texts, "--seq-len", 100000], "the model's context is 256"),
         "unknown target": ([*on, texts, "--targets", "q,z"], "'z' is no projection"),
         "layers out of range": ([*on, texts, "--layers", "0-99"], "--layers '0-99'"),
+        "eps that fp32 has not": ([*on, texts, "--eps", 1e-50], "--eps 1e-50: expected at least"),
+        "two splits": ([*on, texts, "--val-data", texts, "--val-rows", 3], "give one of them"),
+        "no such date": ([*on, texts, "--date", "yesterday"], "--date 'yesterday'"),
         "rank zero": ([*on, texts, "--rank", 0], "--rank 0: expected at least 1"),
         "all rows held out": ([*on, texts, "--val-rows", 12], "--val-rows"),
         "unwritable": ([*on, texts, "--out", "/proc/nothing"], "cannot be written"),
@@ -204,6 +271,9 @@ CASES = [
     "too long",
     "unknown target",
     "layers out of range",
+    "eps that fp32 has not",
+    "two splits",
+    "no such date",
     "rank zero",
     "all rows held out",
     "unwritable",

@@ -1,5 +1,7 @@
 """Chat templates: rendered as they are written for, in a sandbox; turns found where they stand."""
 
+from datetime import datetime
+
 import pytest
 
 from mlxtrain.data.chat import ChatTemplate, RewrittenTurn
@@ -53,6 +55,9 @@ def test_a_rewritten_turn_is_refused_with_its_place():
     with pytest.raises(RewrittenTurn, match=r"messages\[1\]"):
         found(THINKS, turns("2+2?", "<think>two and two</think>4", "sure?", "yes"))
     # One that would be found elsewhere in the text must not be taken for the turn.
+    shout = "{% for m in messages %}{{ m.content if m.role == 'user' else m.content | upper }}|{% endfor %}"
+    with pytest.raises(RewrittenTurn):
+        found(shout, turns("yes please", "yes"))
     with pytest.raises(RewrittenTurn):
         found("{% for m in messages %}{{ m.content[:3] }}|{% endfor %}abcdef abcdef", turns("hi", "abcdef"))
 
@@ -69,6 +74,7 @@ def test_template_language_is_what_templates_expect():
     trimmed = "{% if true %}\n  {% set x = 1 %}\na{% endif %}\n"
     assert ChatTemplate(trimmed).render([]) == "a"
     assert ChatTemplate("{{ strftime_now('%Y') }}").render([]).isdigit()
+    assert ChatTemplate("{{ strftime_now('%d %b %Y') }}", date=datetime(2026, 1, 31)).render([]) == "31 Jan 2026"
 
 
 def test_a_template_that_refuses_says_so():
@@ -77,6 +83,10 @@ def test_a_template_that_refuses_says_so():
         ChatTemplate(source).render([{"role": "system", "content": "x"}])
     with pytest.raises(ValueError, match="fails on the conversation"):
         ChatTemplate("{{ messages[0].content + 1 }}").render(turns("hi"))
+    with pytest.raises(ValueError, match="fails on the conversation"):
+        ChatTemplate("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").render([])
+    with pytest.raises(ValueError, match="fails on the conversation"):
+        ChatTemplate("{{ '{}'.format() }}").render([])
     with pytest.raises(UserError, match="does not parse"):
         ChatTemplate("{% for m in %}")
 

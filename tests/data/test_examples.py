@@ -72,6 +72,29 @@ def test_a_control_token_written_in_a_turn_does_not_move_its_end(tmp_path):
     assert learned(example, tokenizer) == ["x<|im_end|>y<|im_end|>", "z<|im_end|>"]
 
 
+def spaced_tokenizer():
+    """As `byte_tokenizer`, with the tokens ` h` (259) and ` hi` (260): a space merges into the word after it."""
+    byte = byte_tokenizer()
+    tokens = [byte.token_text(i) for i in range(byte.vocab_size)] + ["Ġh", "Ġhi"]
+    merges = {"tokenizer.ggml.merges": ["Ġ h", "Ġh i", "h i"], "tokenizer.ggml.token_type": [1] * 256 + [3, 3, 1, 1, 1]}
+    return byte_tokenizer(**merges, **{"tokenizer.ggml.tokens": tokens})
+
+
+def test_a_space_that_the_template_puts_before_a_turn_belongs_to_its_first_token(tmp_path):
+    """Llama 2's and Vicuna's templates do; the model has to produce that very token first."""
+    end = "{% if m.role == 'assistant' %}<|im_end|>{% endif %}"
+    template = "{% for m in messages %}{{ m.role[0] }}: {{ m.content }}" + end + "{% endfor %}"
+    example, tokenizer = encode(tmp_path, chat("x", "hi"), template=template, tokenizer=spaced_tokenizer())
+    assert tokenizer.decode(example.ids) == "u: xa: hi<|im_end|>"
+    assert learned(example, tokenizer) == [" hi<|im_end|>"]
+    plain, tokenizer = encode(
+        tmp_path, {"prompt": "A: ", "completion": "hi"}, template=None, tokenizer=spaced_tokenizer()
+    )
+    assert learned(plain, tokenizer) == [" hi<|im_end|>"]
+    empty, tokenizer = encode(tmp_path, chat("x", "", "y", "hi"), template=template, tokenizer=spaced_tokenizer())
+    assert learned(empty, tokenizer) == ["<|im_end|>", " hi<|im_end|>"]
+
+
 def test_completions_are_chats_where_there_is_a_template_and_plain_text_where_not(tmp_path):
     row = {"prompt": "2+2=", "completion": "4"}
     example, tokenizer = encode(tmp_path, row)

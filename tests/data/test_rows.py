@@ -29,6 +29,8 @@ def test_each_kind_of_row(tmp_path):
         (b"{", "is not JSON"),
         (b"[1]", "JSON list"),
         (b"3", "JSON int"),
+        (b'{"text": ' + b"[" * 100_000, "cannot be read as JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "cannot be read as JSON"),
         (b'{"text": "\xff"}', "not UTF-8"),
         (b'{"text": "\\ud83d"}', "surrogate"),
         ({"txt": "x"}, "has no 'messages'"),
@@ -67,3 +69,8 @@ def test_missing_files_and_text_that_is_not_utf8(tmp_path):
     (tmp_path / "d.txt").write_bytes(b"one\ntwo\xff\n")
     (fault,) = read_rows(tmp_path / "d.txt")
     assert str(fault).startswith(f"{tmp_path / 'd.txt'}:2: ")
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    (tmp_path / "d.jsonl").write_bytes(b"\xef\xbb\xbf" + b'{"text": "a"}\r\n{"text": "b"}\r\n')
+    assert [r.value["text"] for r in read_rows(tmp_path / "d.jsonl")] == ["a", "b"]

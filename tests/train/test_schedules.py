@@ -1,5 +1,6 @@
 """Schedules against PyTorch's, and their ends."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,5 +35,7 @@ def test_rates_stay_within_bounds_and_end_where_they_should(schedule, steps, war
 
 def test_hyper_row_has_the_bias_corrections():
     row = hyper_row(2.0, 3, beta1=0.9, beta2=0.99, eps=1e-6, weight_decay=0.1)
-    expected = [2.0, 0.9, 0.99, 1e-6, 0.1, 1 / (1 - 0.9**3), 1 / (1 - 0.99**3)]
+    # of the betas as fp32 has them, so that at step 1 the correction cancels 1 - beta exactly
+    b1, b2 = float(np.float32(0.9)), float(np.float32(0.99))
+    expected = [2.0, 0.9, 0.99, 1e-6, 0.1, 1 / (1 - b1**3), 1 / (1 - b2**3)]
     assert row.tolist() == pytest.approx(expected, rel=1e-7)  # one rounding to fp32
