@@ -235,7 +235,7 @@ def _read_entry(cursor: _Cursor, index: int) -> tuple[str, BlockType, tuple[int,
     block = BLOCK_TYPES.get(type_id)
     if block is None:
         raise UserError(
-            f"{cursor.path}: tensor {name!r} has block type {type_name(type_id)}, which ggml does not store"
+            f"{cursor.path}: tensor {name!r} has block {type_name(type_id)}, which ggml does not store"
         )
     if any(d == 0 or d >= 2**31 for d in dims):
         raise cursor.fail(f"tensor {name!r} has shape {dims[::-1]}, expected each dimension in 1 to 2^31-1")

@@ -142,7 +142,7 @@ def _patch_tensor(data: bytes, name: str, field: str, value: int) -> bytes:
         ("columns", 0, "each dimension"),
         ("columns", 2**40, "each dimension"),
         ("rows", 2**30, "needs bytes"),
-        ("type", 77, "block type 77"),
+        ("type", 77, r"block type 77 \(unknown\)"),
         ("type", 12, "multiple of 256 for Q4_K"),
         ("offset", 7, "multiple of the alignment"),
         ("offset", 2**62, "needs bytes"),
