@@ -146,7 +146,7 @@ def use_numpy_blas() -> BlasStatus:
     if sys.platform != "linux":
         return BlasStatus(name="Accelerate", fast=True, detail="MLX's own on this platform")
     wanted = os.environ.get("MLXTRAIN_BLAS", "")
-    slow = "matrix products on the CPU run 50 times slower"
+    slow = "matrix products on the CPU run many times slower"
     if wanted == "off":
         return BlasStatus(name="MLX's own", fast=False, detail="MLXTRAIN_BLAS=off")
     if "mlx.core" in sys.modules:
@@ -161,6 +161,9 @@ def use_numpy_blas() -> BlasStatus:
         if found is None:
             raise OSError("this NumPy carries no OpenBLAS (not a wheel?)")
         path, suffix = found
+        for needed in ("libquadmath", "libgfortran"):  # NumPy 1's OpenBLAS does not know where its own libraries lie
+            for library in path.parent.glob(f"{needed}*"):
+                ctypes.CDLL(str(library))
         openblas = ctypes.CDLL(str(path))
         targets = {}
         for name in ("cblas_sgemm", "cblas_dgemm"):

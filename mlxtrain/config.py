@@ -60,10 +60,10 @@ class LoraConfig:
         "auto", "activations: auto is bf16 on a GPU and fp32 on the CPU", choices=("auto", "f32", "f16", "bf16")
     )
     eval_every: int | None = option(
-        None, "steps between held-out losses; default: a quarter of the run; 0: ends only", minimum=0
+        None, "steps between held-out losses; default: a quarter of the run, at least 10; 0: ends only", minimum=0
     )
     save_every: int | None = option(
-        None, "steps between checkpoints; default: a quarter of the run; 0: last only", minimum=0
+        None, "steps between checkpoints; default: a quarter of the run, at most 50; 0: last only", minimum=0
     )
     keep: int = option(2, "checkpoints kept", minimum=1)
 

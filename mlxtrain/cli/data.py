@@ -55,6 +55,8 @@ def check(
             click.echo(fault)
         if len(report.faults) > _SHOWN:
             click.echo(f"... and {len(report.faults) - _SHOWN:,} more bad rows (--json has them all)")
+    if not report.supervised and not as_json:
+        click.echo("nothing to learn: a chat needs an assistant's turn within --seq-len tokens, a text two tokens")
     return 2 if report.faults or not report.supervised else 0
 
 

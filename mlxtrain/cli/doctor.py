@@ -8,7 +8,7 @@ import click
 from mlxtrain.cli import print_json
 from mlxtrain.cli.options import json_option
 
-_MARKS = {True: "ok", False: "FAILED", None: "not here"}
+_MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 @click.command("doctor")

@@ -6,7 +6,15 @@ from pathlib import Path
 import click
 
 from mlxtrain.cli import print_json
-from mlxtrain.cli.options import adapter_option, dtype_option, gguf_option, json_option, template_option, warn_if_slow
+from mlxtrain.cli.options import (
+    adapter_option,
+    dtype_option,
+    gguf_option,
+    json_option,
+    template_option,
+    warn,
+    warn_if_slow,
+)
 
 
 @click.command("eval")
@@ -58,6 +66,7 @@ def command(
         loss_on=loss_on,
         chat_template=chat_template,
         dtype=dtype,
+        warn=warn,
     )
     if as_json:
         print_json({"loss": result.loss, "perplexity": result.perplexity, "tokens": result.tokens})

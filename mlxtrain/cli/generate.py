@@ -6,7 +6,15 @@ from time import perf_counter
 import click
 
 from mlxtrain.cli import print_json
-from mlxtrain.cli.options import adapter_option, dtype_option, gguf_option, json_option, template_option, warn_if_slow
+from mlxtrain.cli.options import (
+    adapter_option,
+    dtype_option,
+    gguf_option,
+    json_option,
+    template_option,
+    warn,
+    warn_if_slow,
+)
 
 
 @click.command("generate")
@@ -56,7 +64,7 @@ def command(
         raise UserError("--top-p chooses among tokens drawn at random: give --temp too")
     base = Base(gguf, chat_template)
     ids = prompt_ids(base, prompt, raw=raw, system=system)
-    generator = served_generator(base, adapter, dtype, len(ids) + max_tokens)
+    generator = served_generator(base, adapter, dtype, len(ids) + max_tokens, warn)
     start, first, tokens, pieces = perf_counter(), None, [], []
     for token, text in stream(generator, base, ids, Sampling(temperature=temp, top_p=top_p, seed=seed), max_tokens):
         first = first or perf_counter()

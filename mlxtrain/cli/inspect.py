@@ -45,7 +45,11 @@ def _print(found: dict[str, Any]) -> None:
     for key, value in found.get("adapter", {}).items():
         click.echo(f"  {key} = " + str(value).strip().replace("\n", "\n    "))
     for reason in found.get("reasons", ()):
-        click.echo(f"cannot be trained here: {reason}")
+        click.echo(f"trainable: no: {reason}")
+    if found.get("trainable"):
+        click.echo("trainable: yes")
+    if "trainable" not in found:
+        click.echo(f"trainable: no: it is {'an adapter' if 'adapter' in found else 'a vocabulary without tensors'}")
     for key, value in found.get("metadata", {}).items():
         click.echo(f"  {key} = {str(value)[:100]!r}")
 

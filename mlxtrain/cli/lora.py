@@ -34,7 +34,7 @@ def command(resume: bool, prompt: str | None, as_json: bool, **values: Any) -> i
 
 def print_outcome(outcome: "Outcome", print_json: Callable[[Any], None] | None) -> int:
     """Tell what a run came to; returns its exit code."""
-    losses = [outcome.held_out[step] for step in sorted(outcome.held_out)]
+    evals = sorted(outcome.held_out)
     if print_json is not None:
         print_json(
             {
@@ -47,8 +47,10 @@ def print_outcome(outcome: "Outcome", print_json: Callable[[Any], None] | None) 
             }
         )
         return outcome.exit_code
-    if len(losses) > 1:
-        click.echo(f"held-out loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+    if len(evals) > 1:
+        first, last = evals[0], evals[-1]
+        ends = f"{outcome.held_out[first]:.4f} (step {first}) -> {outcome.held_out[last]:.4f} (step {last})"
+        click.echo(f"held-out loss {ends}")
     if outcome.exit_code:
         click.echo(f"stopped at step {outcome.step} of {outcome.steps}")
         click.echo(f"go on: mlxtrain lora --resume --out {outcome.directory}")

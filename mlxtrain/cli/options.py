@@ -57,6 +57,10 @@ dtype_option = click.option(
 )
 
 
+def warn(text: str) -> None:
+    click.echo(f"warning: {text}", err=True)
+
+
 def warn_if_slow() -> None:
     """One line where the CPU's matrix products are MLX's own slow ones."""
     import mlx.core as mx

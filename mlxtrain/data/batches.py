@@ -26,8 +26,8 @@ def split(examples: Sequence[Example], held_out: int, seed: int) -> tuple[list[E
 
 
 def split_document(example: Example) -> tuple[list[Example], list[Example]]:
-    """A single text: its last twentieth is held out, where that is two tokens or more."""
-    cut = len(example.ids) - len(example.ids) // 20
+    """A single text: its last twentieth is held out, at most 4,096 tokens, where that is two tokens or more."""
+    cut = len(example.ids) - min(4096, len(example.ids) // 20)
     if example.kind != "text" or len(example.ids) - cut < 2:
         return [example], []
     parts = [(example.ids[:cut], example.targets[:cut]), (example.ids[cut:], example.targets[cut:].copy())]

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlxtrain import __version__
 from mlxtrain.errors import UserError
-from mlxtrain.files import replacing
+from mlxtrain.files import replacing, sampled_sha256
 from mlxtrain.gguf.blocks import DECODABLE, decode
 from mlxtrain.gguf.reader import GGUF
 from mlxtrain.models.lora import TARGETS, Projection
@@ -23,6 +23,7 @@ class LoadedAdapter:
     """An adapter read back: parameters by name, the matrices they belong to, and the factor of their contribution."""
 
     path: Path
+    warning: str | None  # where it says that it was made for another file
     params: dict[str, mx.array]
     projections: list[Projection]
     scale: float
@@ -92,8 +93,20 @@ def read_adapter(path: str | Path, base: GGUF) -> LoadedAdapter:
     mx.eval(params)
     alpha = file.key("adapter.lora.alpha", float, 0.0)
     return LoadedAdapter(
-        path=file.path, params=params, projections=projections, scale=alpha / min(ranks) if alpha else 1.0
+        path=file.path,
+        warning=_mismatch(file, base),
+        params=params,
+        projections=projections,
+        scale=alpha / min(ranks) if alpha else 1.0,
     )
+
+
+def _mismatch(file: GGUF, base: GGUF) -> str | None:
+    made_for = file.key("mlxtrain.base.sample", str, None)
+    if made_for in (None, sampled_sha256(base.paths)):
+        return None
+    name = file.key("mlxtrain.base.name", str, "another file")
+    return f"{file.path}: was trained on {name}, whose content is not that of {base.path}; results may be poor"
 
 
 def _projection(file: GGUF, base: GGUF, name: str) -> Projection:

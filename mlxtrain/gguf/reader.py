@@ -198,7 +198,7 @@ def _read_shard(path: Path) -> tuple[Metadata, dict[str, Tensor], int]:
     cursor = _Cursor(buffer, path)
     magic = bytes(buffer[:4])
     if magic != MAGIC:
-        raise UserError(f"{path}: not a GGUF file: it begins with {magic!r}, expected {MAGIC!r}")
+        raise UserError(f"{path}: not a GGUF file (it begins with {magic!r}); give the path of a GGUF model")
     cursor.at = 4
     version = cursor.number("<I", "version")
     if version not in VERSIONS:
@@ -234,9 +234,8 @@ def _read_entry(cursor: _Cursor, index: int) -> tuple[str, BlockType, tuple[int,
     offset = cursor.number("<Q", f"offset of {name!r}")
     block = BLOCK_TYPES.get(type_id)
     if block is None:
-        raise UserError(
-            f"{cursor.path}: tensor {name!r} has block {type_name(type_id)}, which ggml does not store"
-        )
+        kind = type_name(type_id).removeprefix("type ")
+        raise UserError(f"{cursor.path}: tensor {name!r} has block type {kind}, which ggml does not store")
     if any(d == 0 or d >= 2**31 for d in dims):
         raise cursor.fail(f"tensor {name!r} has shape {dims[::-1]}, expected each dimension in 1 to 2^31-1")
     if dims[0] % block.weights:

@@ -89,6 +89,8 @@ def decoder_config(gguf: GGUF, seq_len: int | None = None) -> DecoderConfig:
 
     Raises UserError for an unsupported architecture or feature, a missing key, or sizes that cannot be.
     """
+    if gguf.key("general.type", str, "model") == "adapter":
+        raise UserError(f"{gguf.path}: is an adapter; give it by --adapter, and the model it was made for by --gguf")
     name = gguf.architecture
     arch = ARCHITECTURES.get(name)
     if arch is None:

@@ -17,7 +17,7 @@ from mlxtrain.engine.adamw import baked_adamw, global_norm
 from mlxtrain.engine.bake import bake
 from mlxtrain.engine.batch import Batch
 from mlxtrain.engine.streamed import Params, StreamedDecoder
-from mlxtrain.errors import RunError
+from mlxtrain.errors import RunError, UserError
 from mlxtrain.gguf.reader import GGUF
 from mlxtrain.models.config import decoder_config
 from mlxtrain.models.lora import Projection, initial, parse_layers, parse_targets, projections
@@ -61,6 +61,11 @@ class LoRA:
         self.projections: list[Projection] = projections(
             decoder, self.weights.specs, parse_targets(self.config.targets), chosen
         )
+        smallest = min(min(p.shape) for p in self.projections)
+        if self.config.rank > smallest:
+            raise UserError(
+                f"--rank {self.config.rank}: expected at most {smallest}, a side of the smallest matrix adapted"
+            )
         params: Params = {}
         for projection in self.projections:
             params |= initial(projection, self.config.rank, self.config.seed)
@@ -106,11 +111,10 @@ class LoRA:
         state.step += 1
         return result
 
-    def held_out_loss(self, batches: list[Batch], params: Params) -> float:
-        """Mean cross-entropy over every labelled token of the batches, each counted once, with these adapters."""
-        self._expect("built", "held_out_loss")
-        total = sum(self.decoder.loss_sum(batch, params) for batch in batches)
-        return total / max(1, sum(batch.tokens for batch in batches))
+    def loss_sum(self, batch: Batch, params: Params) -> float:
+        """Cross-entropy with these adapters, summed over the labelled tokens of a batch, in nats."""
+        self._expect("built", "loss_sum")
+        return self.decoder.loss_sum(batch, params)
 
     def _dropout_keys(self, step: int) -> mx.array | None:
         """One key a layer, from the seed and the step alone, so that a resumed run drops the same elements."""

@@ -35,6 +35,8 @@ from mlxtrain.train.signals import StopRequest, stop_on_signals
 EMBEDDED = {"steps": 140, "batch_size": 4, "seq_len": 160, "lr": 8e-3, "targets": "all"}
 EMBEDDED_PROMPT = "Hi, how are you?"
 
+_NO_TARGETS = "a chat needs an assistant's turn that begins within --seq-len tokens, a text two tokens"
+
 # Options that say where things go and how often, not what is computed: a resumed run may change them.
 _FREE = ("out", "eval_every", "save_every", "keep")
 
@@ -60,8 +62,12 @@ def lora_config(given: dict[str, Any], resume: bool, source: str) -> tuple[LoraC
     out = from_table(LoraConfig, given, source).out
     run = choose(out, resume)
     if resume:
-        table = tomllib.loads(run.config.read_text(encoding="utf-8", errors="surrogateescape"))
+        try:
+            table = tomllib.loads(run.config.read_text(encoding="utf-8", errors="surrogateescape"))
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{run.config}: is damaged ({error}); repair it or start another run") from None
         table.pop("versions", None)
+        table.pop("recipe", None)
         return from_table(LoraConfig, {**table, **given}, str(run.config)), run
     if given.get("gguf") is None and given.get("data") is None:
         given = {**EMBEDDED, **given}
@@ -70,6 +76,10 @@ def lora_config(given: dict[str, Any], resume: bool, source: str) -> tuple[LoraC
         raise UserError("--val-rows splits rows off --data, --val-data brings rows of its own; give one of them")
     if config.gguf is not None and config.data is None:
         raise UserError("--data is missing: give the rows to train on (JSONL with messages, or a text file)")
+    if config.gguf is None and config.data is not None:
+        raise UserError("--gguf is missing: give the model to train on")
+    if config.warmup is not None and config.warmup > config.steps:
+        raise UserError(f"--warmup {config.warmup}: expected at most --steps {config.steps}")
     return config, run
 
 
@@ -96,6 +106,10 @@ def _prepare_data(
     train_report, val_report = Report(), Report()
     train, val = windows(examples, config.seq_len, train_report), windows(held_out, config.seq_len, val_report)
     note(f"train: {train_report.sentence()}")
+    if held_out and not val:
+        raise UserError(f"{config.val_data or config.data}: the held-out rows have nothing to score; {_NO_TARGETS}")
+    if not train:
+        raise UserError(f"{config.data}: has no row to train on; {_NO_TARGETS}")
     if held_out:
         note(f"held out: {val_report.sentence()}")
     return train, val
@@ -131,6 +145,10 @@ def run_lora(
     run, initial = run.claim(), recipe.state.params
     if resume:
         _restore(run, recipe, fingerprint)
+        if recipe.state.step >= config.steps:
+            say(f"{run.path}: is done already, all {config.steps} steps")
+    else:
+        run.events.unlink(missing_ok=True)  # of a run that ended before its first checkpoint
     run.write_config(config)
     trainable = sum(p.size for p in recipe.state.params.values())
     say(
@@ -138,10 +156,11 @@ def run_lora(
         f"{trainable:,} trainable parameters in {len(recipe.projections)} matrices -> {run.path}"
     )
     if prompt and not resume:
+        say(f"prompt: {prompt}")
         say(f"before: {_answer(recipe, base, prompt)}")
         mx.clear_cache()  # the answer needed the whole model, training does not
         mx.reset_peak_memory()
-    with ThreadPoolExecutor(1) as pool, stop_on_signals() as stop:
+    with ThreadPoolExecutor(1) as pool, stop_on_signals(say) as stop:
         digest = pool.submit(cached_sha256, base.gguf.paths)  # beside training: hashing needs neither MLX nor the GIL
         loop = _loop(recipe, fixture, run, config, in_order(held_out, config.batch_size), stop, fingerprint)
         loop.base = None if run.has_base_loss() else initial
@@ -166,14 +185,14 @@ def run_lora(
 def _resolved(config: LoraConfig, base: Base) -> LoraConfig:
     """Fill in what depends on the model. UserError where the sequence is longer than the model's context."""
     context = base.decoder(config.seq_len).context
-    quarter = max(1, config.steps // 4)
+    quarter = config.steps // 4
     return checked(
         dataclasses.replace(
             config,
             data=config.data or embedded("default_chats.jsonl"),
             seq_len=config.seq_len or min(512, context),
-            eval_every=quarter if config.eval_every is None else config.eval_every,
-            save_every=quarter if config.save_every is None else config.save_every,
+            eval_every=max(10, quarter) if config.eval_every is None else config.eval_every,
+            save_every=max(1, min(50, quarter)) if config.save_every is None else config.save_every,
         )
     )
 
@@ -200,7 +219,7 @@ def _fingerprint(config: LoraConfig, base: Base, train: list[Window], held_out: 
 def _restore(run: RunDirectory, recipe: LoRA, fingerprint: dict[str, Any]) -> None:
     checkpoint = latest_checkpoint(run.checkpoints)
     if checkpoint is None:
-        raise UserError(f"{run.path}: holds no checkpoint to resume from; start it again with another --out")
+        raise UserError(f"{run.path}: holds no checkpoint yet; start the run again, without --resume")
     load_checkpoint(checkpoint, recipe.state, fingerprint)
     run.forget_after(recipe.state.step)
 
@@ -252,6 +271,7 @@ def _export(
         "base.name": base.gguf.paths[0].name,
         "base.size": base.gguf.nbytes,
         "base.sha256": digest.result(),
+        "base.sample": sampled_sha256(base.gguf.paths),
         "data.sha256": data_digest,
         "step": recipe.state.step,
         "recipe": to_toml(

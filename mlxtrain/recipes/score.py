@@ -1,6 +1,7 @@
 """Loss and perplexity of a data file under a model."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def score(
     loss_on: str = "assistant",
     chat_template: Path | None = None,
     dtype: str = "auto",
+    warn: Callable[[str], None] = print,
 ) -> tuple[Score, Report]:
     """Score every row once. Raises UserError for the first bad row, or where no token counts."""
     base = Base(gguf, chat_template)
@@ -48,6 +50,6 @@ def score(
     batches = in_order(windows(examples, seq_len, report), batch_size)
     if not batches:
         raise UserError(f"{data}: holds no token to score (a text needs two tokens, a chat an assistant's turn)")
-    decoder, params = served_decoder(base, adapter, dtype, seq_len)
+    decoder, params = served_decoder(base, adapter, dtype, seq_len, warn)
     tokens = tokens_of(batches)
     return Score(loss=sum(decoder.loss_sum(batch, params) for batch in batches) / tokens, tokens=tokens), report

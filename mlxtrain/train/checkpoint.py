@@ -18,6 +18,7 @@ from mlxtrain.train.state import TrainState
 
 _GROUPS = ("params", "m", "v")
 _VALID = "state.json"
+_SPOKEN = {"base": "the model's content has changed", "tokens": "the rows, or how they are tokenised, have changed"}
 
 
 def save_checkpoint(directory: Path, state: TrainState, config: dict, keep: int) -> Path:
@@ -84,18 +85,23 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 def load_checkpoint(path: Path, state: TrainState, config: dict) -> None:
     """Restore `state` in place. UserError where the checkpoint is of a run with other options, naming each."""
-    saved = json.loads((path / _VALID).read_text())
+    damaged = UserError(f"{path}: is damaged; delete it to go on from the checkpoint before it")
+    try:
+        saved = json.loads((path / _VALID).read_text())
+        before, step = saved["config"], saved["step"]
+        arrays = mx.load(str(path / "state.safetensors"))
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError):
+        raise damaged from None
     differing = [
-        f"{key} was {saved['config'].get(key)!r}, now {config.get(key)!r}"
-        for key in sorted(saved["config"].keys() | config.keys())
-        if saved["config"].get(key) != config.get(key)
+        _SPOKEN.get(key, f"{key} was {before.get(key)!r}, now {config.get(key)!r}")
+        for key in sorted(before.keys() | config.keys())
+        if before.get(key) != config.get(key)
     ]
     if differing:
         raise UserError(f"{path}: --resume would not continue the same run: {'; '.join(differing)}")
-    arrays = mx.load(str(path / "state.safetensors"))
     expected = {f"{group}/{name}" for group in _GROUPS for name in state.params}
     if arrays.keys() != expected:
         raise UserError(f"{path}: holds other adapters than this run's; it belongs to another run")
     for group in _GROUPS:
         setattr(state, group, {name: arrays[f"{group}/{name}"] for name in state.params})
-    state.step = saved["step"]
+    state.step = step

@@ -22,7 +22,7 @@ class Trainable(Protocol):
 
     def step(self, batch: Batch, hp: mx.array, is_first: bool) -> StepResult: ...
 
-    def held_out_loss(self, batches: list[Batch], params: Arrays) -> float: ...
+    def loss_sum(self, batch: Batch, params: Arrays) -> float: ...
 
 
 @dataclass(kw_only=True)
@@ -77,11 +77,16 @@ class Loop:
         self.progress.step(step, result.loss, rate, peak)
 
     def _evaluate(self, step: int, params: Arrays) -> None:
-        """The held-out loss of the weights that `step` steps have made."""
-        if not self.held_out or self.stop.signal is not None:
+        """The mean loss of the weights that `step` steps have made, over every labelled held-out token. Given up where
+        a stop is asked for."""
+        start, total = perf_counter(), 0.0
+        for batch in self.held_out:
+            if self.stop.signal is not None:
+                return
+            total += self.recipe.loss_sum(batch, params)
+        if not self.held_out:
             return
-        start = perf_counter()
-        loss = self.recipe.held_out_loss(self.held_out, params)
+        loss = total / tokens_of(self.held_out)
         self.held_out_losses[step] = loss
         tokens = tokens_of(self.held_out)
         self.log.write("eval", step=step, loss=loss, tokens=tokens, seconds=round(perf_counter() - start, 3))

@@ -22,6 +22,7 @@ from mlxtrain import __version__
 from mlxtrain.config import to_toml, toml_string
 from mlxtrain.errors import UserError
 from mlxtrain.files import write_text
+from mlxtrain.train.checkpoint import latest_checkpoint
 
 _NUMBERED = re.compile(r"^lora-(\d+)$")
 
@@ -69,7 +70,7 @@ class RunDirectory:
         versions = {"mlxtrain": __version__, "mlx": version("mlx"), "python": platform.python_version()}
         table = "".join(f"{key} = {toml_string(value)}\n" for key, value in versions.items())
         try:
-            write_text(self.config, f"{to_toml(config)}\n[versions]\n{table}")
+            write_text(self.config, f'recipe = "lora"\n{to_toml(config)}\n[versions]\n{table}')
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
 
@@ -97,9 +98,11 @@ def choose(out: Path | None, resume: bool, root: Path = Path("runs")) -> RunDire
     Raises UserError where there is nothing to resume, or a run already where a new one would start.
     """
     numbers = [int(m[1]) for p in root.glob("lora-*") if (m := _NUMBERED.match(p.name))] if root.is_dir() else []
+    if resume:
+        numbers = [n for n in numbers if latest_checkpoint(root / f"lora-{n}" / "checkpoints")]
     if out is None:
         if resume and not numbers:
-            raise UserError(f"--resume: there is no run under {root}; give its directory by --out")
+            raise UserError(f"--resume: there is no run with a checkpoint under {root}; give its directory by --out")
         out = root / f"lora-{max(numbers) if resume else max(numbers, default=0) + 1}"
         run = RunDirectory(out, numbered=not resume)
     else:
@@ -108,6 +111,6 @@ def choose(out: Path | None, resume: bool, root: Path = Path("runs")) -> RunDire
         raise UserError(f"{out}: is a file, expected a run directory; choose another --out")
     if resume and not run.config.exists():
         raise UserError(f"{out}: holds no run to resume (config.toml is missing)")
-    if not resume and run.events.exists():
+    if not resume and latest_checkpoint(run.checkpoints):
         raise UserError(f"{out}: already holds a run; go on with it by --resume, or choose another --out")
     return run

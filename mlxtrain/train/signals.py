@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -20,12 +20,13 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """While inside, signals that ask for an end are noted in the request given."""
+def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
+    """While inside, signals that ask for an end are noted in the request given, and answered by a line."""
     request = StopRequest()
 
     def note(number: int, _: FrameType | None) -> None:
         request.signal = number
+        say("stopping after this step; once more to leave at once")
         for each in heard:
             signal.signal(each, signal.SIG_DFL)
 

@@ -15,6 +15,7 @@ from mlxtrain.engine.streamed import StreamedDecoder
 from mlxtrain.gguf.reader import GGUF
 from mlxtrain.models.config import decoder_config
 from mlxtrain.models.weights import Weights
+from tests.tiny import write_tiny
 
 
 def reference_loss(model, texts: list[str], seq_len: int) -> tuple[float, int]:
@@ -70,6 +71,11 @@ def test_an_adapter_changes_eval_and_generate_and_is_checked_against_the_base(ru
     assert one != two
     result = run("generate", "--gguf", tiny_llama, "--adapter", tiny_llama, *prompt)
     assert result.returncode == 2 and "is not a LoRA adapter" in result.stderr
+    other = write_tiny(run.directory / "other.gguf", architecture="llama", seed=1)
+    result = run("eval", "--gguf", other, "--adapter", adapter, "--data", texts, "--json")
+    assert result.returncode == 0 and "was trained on tiny.gguf, whose content is not that of" in result.stderr
+    result = run("lora", "--gguf", adapter, "--data", texts)
+    assert result.returncode == 2 and "is an adapter; give it by --adapter" in result.stderr
     shown = json.loads(run("inspect", "--gguf", adapter, "--json").stdout)
     assert shown["adapter"]["adapter.type"] == "lora"
 

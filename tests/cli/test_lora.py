@@ -25,7 +25,22 @@ def adapter(path) -> dict[str, np.ndarray]:
 
 
 def test_a_run_leaves_what_the_documents_say(run, tiny_llama, texts):
-    result = run("lora", "--gguf", tiny_llama, "--data", texts, "--steps", 8, "--out", "r", "--lr", 0.01, *FAST)
+    result = run(
+        "lora",
+        "--gguf",
+        tiny_llama,
+        "--data",
+        texts,
+        "--steps",
+        8,
+        "--out",
+        "r",
+        "--lr",
+        0.01,
+        "--eval-every",
+        2,
+        *FAST,
+    )
     assert result.returncode == 0, result.stderr
     directory = run.directory / "r"
     assert sorted(p.name for p in directory.iterdir()) == ["adapter.gguf", "checkpoints", "config.toml", "events.jsonl"]
@@ -132,6 +147,21 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(run, tiny_llama, texts, e
     assert [e["step"] for e in events(log.parent) if e["event"] == "step"] == list(range(1, 301))
 
 
+def test_a_run_killed_before_its_first_checkpoint_starts_again_in_place(run, tiny_llama, texts):
+    arguments = ("lora", "--gguf", tiny_llama, "--data", texts, "--steps", 2, "--out", "r", *FAST)
+    (run.directory / "r").mkdir()
+    (run.directory / "r" / "events.jsonl").write_text('{"event": "step", "step": 1, "time": 0}\n{"event": "st')
+    (run.directory / "r" / "config.toml").write_text("steps = 2\n")
+    result = run("lora", "--resume", "--out", "r", *arguments[1:5])
+    assert result.returncode == 2 and "holds no checkpoint yet" in result.stderr
+    assert run(*arguments).returncode == 0
+    assert [e["step"] for e in events(run.directory / "r") if e["event"] == "step"] == [1, 2]
+    damaged = run.directory / "r" / "checkpoints" / "step-000002" / "state.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    result = run("lora", "--resume", "--out", "r")
+    assert result.returncode == 2 and "step-000002: is damaged" in result.stderr and "Traceback" not in result.stderr
+
+
 def test_resume_refuses_what_would_be_another_run(run, tiny_llama, texts):
     assert run("lora", "--gguf", tiny_llama, "--data", texts, "--steps", 2, "--out", "r", *FAST).returncode == 0
     result = run("lora", "--resume", "--out", "r", "--lr", 0.5)
@@ -142,11 +172,11 @@ def test_resume_refuses_what_would_be_another_run(run, tiny_llama, texts):
     other.write_bytes(write_tiny(run.directory / "w.gguf", architecture="llama", seed=1).read_bytes())
     assert other.stat().st_size == tiny_llama.stat().st_size
     result = run("lora", "--resume", "--out", "r", "--gguf", other)
-    assert result.returncode == 2 and "base was" in result.stderr
+    assert result.returncode == 2 and "the model's content has changed" in result.stderr
     changed = run.directory / "changed.jsonl"
     changed.write_text(texts.read_text().replace("fox", "cat"))
     result = run("lora", "--resume", "--out", "r", "--data", changed)
-    assert result.returncode == 2 and "tokens was" in result.stderr
+    assert result.returncode == 2 and "the rows, or how they are tokenised, have changed" in result.stderr
     result = run("lora", "--resume", "--out", "elsewhere")
     assert result.returncode == 2 and "no run to resume" in result.stderr
 
@@ -232,6 +262,9 @@ def bad_inputs(tmp_path, model, texts) -> dict[str, tuple[list, str]]:
         "wrong version": (["--gguf", file("v9.gguf", sound[:4] + b"\x09" + sound[5:]), "--data", texts], "version 9"),
         "no GGUF": (["--gguf", texts, "--data", texts], "not a GGUF"),
         "no data": (["--gguf", model], "--data is missing"),
+        "no model": (["--data", texts], "--gguf is missing"),
+        "longer warm-up than the run": ([*on, texts, "--warmup", 50], "--warmup 50: expected at most"),
+        "rank beyond the matrices": ([*on, texts, "--rank", 5000], "--rank 5000: expected at most"),
         "missing data": ([*on, tmp_path / "none.jsonl"], "no such file"),
         "empty data": ([*on, file("empty.jsonl", b"")], "is empty"),
         "row without its key": ([*on, file("key.jsonl", b'{"text": "fine"}\n{"txt": "x"}\n')], "key.jsonl:2: has no"),
@@ -262,6 +295,9 @@ CASES = [
     "wrong version",
     "no GGUF",
     "no data",
+    "no model",
+    "longer warm-up than the run",
+    "rank beyond the matrices",
     "missing data",
     "empty data",
     "row without its key",
