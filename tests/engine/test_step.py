@@ -295,7 +295,7 @@ def test_calls_out_of_order_are_refused(tiny):
     with pytest.raises(RuntimeError, match="step was called on a recipe that is new, expected built"):
         recipe.step(_batch(), hyper_row(1e-3, 1), True)
     recipe.realize(GGUF(tiny("llama")))
-    with pytest.raises(RuntimeError, match="held_out_loss was called on a recipe that is realized, expected built"):
+    with pytest.raises(RuntimeError, match="loss_sum was called on a recipe that is realized, expected built"):
         _mean_loss(recipe, [_batch()], {})
     recipe.build()
     with pytest.raises(RuntimeError, match="realize was called on a recipe that is built, expected new"):
