@@ -100,8 +100,9 @@ class Encoder:
         if eos is not None and (not ids or ids[-1] != eos):
             ids, starts = [*ids, eos], [*starts, len((prompt + completion).encode())]
         span = (len(prompt.encode()), len((prompt + completion).encode()))
-        targets = _overlapping([span], starts, span[1])
-        return np.array(ids, np.int32), targets | (np.arange(len(ids)) >= _first_at(starts, span[1]))
+        begins = np.array(starts)
+        targets = _overlapping([span], begins, span[1])
+        return np.array(ids, np.int32), targets | (begins >= span[1])
 
     def _chat(self, row: Row, messages: list[dict], extra: dict) -> tuple[np.ndarray, np.ndarray]:
         if self.template is None:
@@ -122,10 +123,10 @@ class Encoder:
         self, text: str, spans: Sequence[tuple[int, int]], ids: list[int], starts: list[int]
     ) -> np.ndarray:
         """Tokens of the turns, and the end-of-turn token that follows each (white space between included)."""
-        inside = _byte_spans(text, spans)
-        targets = _overlapping(inside, starts, len(text.encode()))
+        inside, begins = _byte_spans(text, spans), np.array(starts)
+        targets = _overlapping(inside, begins, len(text.encode()))
         for _, stop in inside:
-            end = after = _first_at(starts, stop)
+            end = after = int(np.searchsorted(begins, stop))
             while end < len(ids) and ids[end] not in self.tokenizer.eog_ids and self._is_space(ids[end]):
                 end += 1
             if end < len(ids) and ids[end] in self.tokenizer.eog_ids:
@@ -145,19 +146,14 @@ def encode_rendered(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[in
     return ids, starts
 
 
-def _first_at(starts: Sequence[int], position: int) -> int:
-    """The first token that begins at `position` or after it."""
-    return int(np.searchsorted(np.asarray(starts), position))
-
-
-def _overlapping(spans: Sequence[tuple[int, int]], starts: Sequence[int], size: int) -> np.ndarray:
+def _overlapping(spans: Sequence[tuple[int, int]], begins: np.ndarray, size: int) -> np.ndarray:
     """Which tokens hold a byte of a span. One that begins before it counts: where a template puts a space before a
     turn, the space is part of the turn's first token, and that is the token a model has to produce first."""
-    targets = np.zeros(len(starts), bool)
-    ends = np.append(np.asarray(starts)[1:], size)
+    targets = np.zeros(len(begins), bool)
+    ends = np.append(begins[1:], size)
     for start, stop in spans:
         if start < stop:
-            targets[np.searchsorted(ends, start, side="right") : _first_at(starts, stop)] = True
+            targets[np.searchsorted(ends, start, side="right") : np.searchsorted(begins, stop)] = True
     return targets
 
 

@@ -106,8 +106,8 @@ def _prepare_data(
     train_report, val_report = Report(), Report()
     train, val = windows(examples, config.seq_len, train_report), windows(held_out, config.seq_len, val_report)
     note(f"train: {train_report.sentence()}")
-    if held_out and not val:
-        raise UserError(f"{config.val_data or config.data}: the held-out rows have nothing to score; {_NO_TARGETS}")
+    if config.val_data and not val:
+        raise UserError(f"{config.val_data}: has no row to score; {_NO_TARGETS}")
     if not train:
         raise UserError(f"{config.data}: has no row to train on; {_NO_TARGETS}")
     if held_out:
@@ -128,8 +128,7 @@ def run_lora(
     Raises UserError before anything is written where input is wrong, RunError where the run fails.
     """
     config, run = lora_config(given, resume, source)
-    example = config.gguf is None
-    prompt = EMBEDDED_PROMPT if prompt is None and example and config.data is None else prompt
+    prompt = EMBEDDED_PROMPT if prompt is None and config.gguf is None else prompt
     config = dataclasses.replace(config, date=config.date or datetime.now().strftime("%Y-%m-%d"))
     base = Base(config.gguf or embedded("default.gguf"), config.chat_template, _date(config.date))
     config = _resolved(config, base)
@@ -189,6 +188,7 @@ def _resolved(config: LoraConfig, base: Base) -> LoraConfig:
     return checked(
         dataclasses.replace(
             config,
+            gguf=config.gguf or embedded("default.gguf"),
             data=config.data or embedded("default_chats.jsonl"),
             seq_len=config.seq_len or min(512, context),
             eval_every=max(10, quarter) if config.eval_every is None else config.eval_every,
