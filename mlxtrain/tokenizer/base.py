@@ -1,6 +1,7 @@
 """What all tokenizers share: special tokens split off first, ids back to bytes, beginning and end tokens."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from mlxtrain.errors import UserError
@@ -10,7 +11,7 @@ _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 _SPACES = " \t\n\v\f\r"  # C's isspace: what lstrip and rstrip attributes strip
 
 
-class Tokenizer:
+class Tokenizer(ABC):
     """Text to token ids and back, as `llama_tokenize` has it.
 
     Attributes: `model`, `pre` (names in the GGUF), `vocab_size`, `bos_id`, `eos_id`, `unk_id`, `pad_id` (None where the
@@ -41,7 +42,7 @@ class Tokenizer:
         self._finders = {True: _SpecialFinder(vocab, special), False: _SpecialFinder(vocab, user_defined)}
         self._bytes: dict[int, bytes] = {}
 
-    def _set_ends(self) -> None:
+    def _set_ends(self) -> None:  # noqa: B027  most models have none
         """A tokenizer model's own say over `add_bos`, `add_eos` and the token at the end."""
 
     # -- text to ids ------------------------------------------------------------------------------------------------
@@ -93,11 +94,11 @@ class Tokenizer:
             if starts is not None:
                 starts.append(size)
 
+    @abstractmethod
     def _encode_text(
         self, text: str, after_special: bool, ids: list[int], starts: list[int] | None, offset: int
     ) -> None:
         """Append the ids of plain `text`, which begins at byte `offset` of the whole."""
-        raise NotImplementedError
 
     # -- ids to text ------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,26 @@ def adapter(path) -> dict[str, np.ndarray]:
     return {name: t.raw.copy() for name, t in GGUF(path / "adapter.gguf").tensors.items()}
 
 
+def start(run, environment, model, data, steps, *more, before=()) -> subprocess.Popen:
+    """A run that goes on beside the test, in the directory of `run`."""
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "mlxtrain",
+        "lora",
+        "--gguf",
+        model,
+        "--data",
+        data,
+        "--steps",
+        steps,
+        *more,
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen([str(part) for part in command], cwd=run.directory, env=environment, **pipes)
+
+
 def test_a_run_leaves_what_the_documents_say(run, tiny_llama, texts):
     result = run(
         "lora",
@@ -190,40 +210,14 @@ def test_a_finished_run_can_be_resumed_and_is_left_as_it_is(run, tiny_llama, tex
 
 
 def test_two_runs_at_once_take_two_directories_and_one_is_not_shared(run, tiny_llama, texts, environment):
-    command = [
-        sys.executable,
-        "-m",
-        "mlxtrain",
-        "lora",
-        "--gguf",
-        str(tiny_llama),
-        "--data",
-        str(texts),
-        "--steps",
-        "40",
-    ]
-    both = [subprocess.Popen(command, cwd=run.directory, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
+    both = [start(run, environment, tiny_llama, texts, 40) for _ in range(2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     logs = [events(run.directory / "runs" / name) for name in ("lora-1", "lora-2")]
     assert [[e["step"] for e in log if e["event"] == "step"] for log in logs] == [list(range(1, 41))] * 2
 
 
 def test_nohup_keeps_a_run_alive(run, tiny_llama, texts, environment):
-    command = [
-        "nohup",
-        sys.executable,
-        "-m",
-        "mlxtrain",
-        "lora",
-        "--gguf",
-        str(tiny_llama),
-        "--data",
-        str(texts),
-        "--steps",
-    ]
-    process = subprocess.Popen(
-        [*command, "150", "--out", "r"], cwd=run.directory, env=environment, stderr=subprocess.DEVNULL
-    )
+    process = start(run, environment, tiny_llama, texts, 150, "--out", "r", before=("nohup",))
     log = run.directory / "r" / "events.jsonl"
     while not log.exists() or '"step": 3,' not in log.read_text():
         assert process.poll() is None
