@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +43,12 @@ def start(run, environment, model, data, steps, *more, before=()) -> subprocess.
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
     return subprocess.Popen([str(part) for part in command], cwd=run.directory, env=environment, **pipes)
+
+
+def wait_for_step(process: subprocess.Popen, log: Path, step: int) -> None:
+    while not log.exists() or f'"step": {step},' not in log.read_text():
+        assert process.poll() is None
+        time.sleep(0.01)
 
 
 def test_a_run_leaves_what_the_documents_say(run, tiny_llama, texts):
@@ -102,25 +109,9 @@ def test_the_same_run_twice_gives_the_same_bytes_and_another_seed_does_not(run, 
 def test_a_stopped_run_goes_on_to_the_same_bytes(run, tiny_llama, texts, environment):
     whole = run("lora", "--gguf", tiny_llama, "--data", texts, "--steps", 400, "--out", "whole", *FAST)
     assert whole.returncode == 0, whole.stderr
-    arguments = [
-        "lora",
-        "--gguf",
-        str(tiny_llama),
-        "--data",
-        str(texts),
-        "--steps",
-        "400",
-        "--out",
-        "part",
-        *map(str, FAST),
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlxtrain", *arguments], cwd=run.directory, env=environment, stdout=subprocess.PIPE
-    )
+    process = start(run, environment, tiny_llama, texts, 400, "--out", "part", *FAST)
     log = run.directory / "part" / "events.jsonl"
-    while not log.exists() or '"step": 5,' not in log.read_text():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for_step(process, log, 5)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 130 and "--resume" in output
@@ -137,28 +128,9 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(run, tiny_llama, texts, environ
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(run, tiny_llama, texts, environment):
     assert run("lora", "--gguf", tiny_llama, "--data", texts, "--steps", 300, "--out", "whole", *FAST).returncode == 0
-    arguments = [
-        "--gguf",
-        str(tiny_llama),
-        "--data",
-        str(texts),
-        "--steps",
-        "300",
-        "--out",
-        "part",
-        "--save-every",
-        "3",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlxtrain", "lora", *arguments, *map(str, FAST)],
-        cwd=run.directory,
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
+    process = start(run, environment, tiny_llama, texts, 300, "--out", "part", "--save-every", 3, *FAST)
     log = run.directory / "part" / "events.jsonl"
-    while not log.exists() or '"step": 8,' not in log.read_text():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for_step(process, log, 8)
     process.kill()
     process.wait()
     assert run("lora", "--resume", "--out", "part").returncode == 0
@@ -219,9 +191,7 @@ def test_two_runs_at_once_take_two_directories_and_one_is_not_shared(run, tiny_l
 def test_nohup_keeps_a_run_alive(run, tiny_llama, texts, environment):
     process = start(run, environment, tiny_llama, texts, 150, "--out", "r", before=("nohup",))
     log = run.directory / "r" / "events.jsonl"
-    while not log.exists() or '"step": 3,' not in log.read_text():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for_step(process, log, 3)
     process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=120) == 0 and events(log.parent)[-1]["reason"] == "done"
 
